@@ -18,31 +18,25 @@ export interface AskedBackupsOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  /** Whether this server makes the backups: one that runs is then canceled, and not refused. */
+  /** Whether this server runs backups. If not, the deletion of a running backup is refused. */
   readonly isMadeHere: boolean;
-  /** How long the end of a backup is waited for that cannot be canceled any more. */
+  /** Time limit for the end of a backup that cannot be canceled any more. */
   readonly endingMsMax?: number;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
 
-/**
- * Our choice: a thaw takes ten minutes at most, and is tried again; a backup is completed within
- * minutes, where it can be.
- */
+/** Our choice: a thaw takes at most ten minutes and is retried. Backups complete in minutes. */
 const ENDING_MS_MAX = 30 * 60_000;
 
 /**
- * Backups whose deletion is asked for, for one time that this process leads: how each stands, from
- * what is read at each call, and how it is brought to where it can be deleted. All methods throw
- * what the API server answers; those that write `LEADERSHIP_LOST`, too.
+ * Backups that a deletion request names, during one period of leadership. Every call reads their
+ * state again. All methods throw errors of the API server; methods that write also throw
+ * `LEADERSHIP_LOST`.
  */
 export class AskedBackups {
   readonly #options: AskedBackupsOptions;
-  /**
-   * Since when it is waited for that the backup of a UID is completed, or what its run has left is
-   * ended.
-   */
+  /** Start of each wait, by `completed <UID>` (the backup) or `ended <UID>` (its cleanup). */
   readonly #endingSinceMs = new Map<string, number>();
 
   constructor(options: AskedBackupsOptions) {
@@ -74,10 +68,7 @@ export class AskedBackups {
     return isStuck ? { kind: 'free' } : standing;
   }
 
-  /**
-   * Whether this server still tidies up behind its run; where that takes too long, the deletion
-   * does what it can.
-   */
+  /** Whether this server still cleans up after the run. False after the time limit. */
   async isEnding({ metadata: { uid } }: Backup): Promise<boolean> {
     const { client, namespace, signal } = this.#options;
     const fieldSelector = `metadata.name=${noteName(uid)}`;
@@ -109,15 +100,12 @@ export class AskedBackups {
     return client.patch(BACKUP_RESOURCE, backup.metadata, body, { signal });
   }
 
-  /** Of one whose deletion has ended. */
+  /** For a backup whose deletion has ended. */
   forget(uid: string): void {
     for (const what of ['completed', 'ended']) this.#endingSinceMs.delete(`${what} ${uid}`);
   }
 
-  /**
-   * Whether it has been waited for so long that it may never come, as where a plugin is gone, or
-   * metadata are damaged.
-   */
+  /** Whether the wait has passed its limit, for example because of a missing plugin. */
   #isStuck(what: string): boolean {
     const sinceMs = this.#endingSinceMs.get(what) ?? performance.now();
     this.#endingSinceMs.set(what, sinceMs);
@@ -125,7 +113,9 @@ export class AskedBackups {
   }
 }
 
-/** One that names none has none: an empty name would ask for the list of all. */
+/**
+ * Returns `-` for a backup without a location: a get with an empty name would list all locations.
+ */
 function locationOf({ spec }: Backup): string {
   const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
   return storageLocation === '' ? '-' : storageLocation;

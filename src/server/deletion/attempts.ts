@@ -4,25 +4,20 @@ import { patiently } from '../../kube/index.ts';
 
 export interface AttemptsOptions {
   readonly logger: Logger;
-  /** Of the backup, for the log. */
+  /** Name of the backup, for the log. */
   readonly backup: string;
   readonly signal: AbortSignal;
-  /** For all waits of one deletion together: it is a few minutes' fault or one for a person. */
+  /** Total time limit for the retries of one deletion. A longer fault needs a person. */
   readonly patienceMs: number;
-  /** Told what is being waited for, so that others see it. */
+  /** Receives the reason for a wait, to show it to users. */
   readonly onWaiting?: (text: string) => void;
 }
 
-/**
- * A status that lists thousands of failures helps nobody, and has to fit into its object. Our
- * choice.
- */
+/** A status with thousands of failures is useless, and may not fit into its object. Our choice. */
 const TOLD_MAX = 40;
 const FIRST_DELAY_MS = 1000;
 const DELAY_MS_MAX = 30_000;
-/**
- * Nobody can tell whether what a plugin says will pass: most of it is what its provider answered.
- */
+/** A plugin's error mostly repeats its provider's answer: whether it is transient is unknown. */
 const PLUGIN_CODES = ['PLUGIN_REFUSED', 'PLUGIN_GONE', 'PLUGIN_TIMEOUT'];
 const PLUGIN_ATTEMPTS = 3;
 
@@ -32,8 +27,8 @@ function rethrown(error: unknown): never {
 }
 
 /**
- * The steps of one deletion: what passes is tried again, and what does not is told and does not
- * keep the other steps from being taken. What is told are sentences for the status of the request.
+ * Runs the steps of one deletion. Transient errors are retried. Other errors are collected as
+ * sentences for the status of the request, and the next step follows.
  */
 export class Attempts {
   readonly #options: AttemptsOptions;
@@ -45,7 +40,7 @@ export class Attempts {
     this.#options = options;
   }
 
-  /** Undefined where it failed for good. Throws the reason of the signal, and `LEADERSHIP_LOST`. */
+  /** Undefined if the task failed for good. Throws the signal's reason and `LEADERSHIP_LOST`. */
   async attempt<T>(what: string, task: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options;
     try {
@@ -57,7 +52,7 @@ export class Attempts {
     }
   }
 
-  /** Throws what the last try threw. */
+  /** Throws the error of the last try. */
   async patiently<T>(what: string, task: () => Promise<T>): Promise<T> {
     const { logger, backup, signal, patienceMs, onWaiting } = this.#options;
     const startMs = performance.now();
@@ -102,7 +97,7 @@ export class Attempts {
     return this.#count > 0;
   }
 
-  /** What has failed so far; it is forgotten here. */
+  /** Returns the failures so far and clears them. */
   take(): string[] {
     const told = this.#told.splice(0);
     const more = this.#count - told.length;

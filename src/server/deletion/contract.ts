@@ -4,12 +4,9 @@ import type { Backup, KubeObject } from '../../kube/index.ts';
 import type { RepositoryAccess } from '../../repository-access/index.ts';
 import type { ActionSession } from '../backups/contract.ts';
 
-/** What a deletion asks of others. */
+/** Contracts between a deletion, its plugins and the repositories. */
 
-/**
- * Velero's DeleteItemAction: removes what an item of a backup stands for outside of the cluster.
- * May be asked twice about one item.
- */
+/** Velero's DeleteItemAction: deletes an item's data outside of the cluster. May be repeated. */
 export interface DeleteAction {
   readonly name: string;
   readonly appliesTo: ActionSelector;
@@ -21,7 +18,7 @@ export interface DeleteAction {
 }
 
 export interface DeletionSession extends ActionSession {
-  /** Starts every plugin that has some. */
+  /** Starts every plugin with such actions. */
   loadDeleteActions(signal: AbortSignal): Promise<readonly DeleteAction[]>;
 }
 
@@ -31,19 +28,16 @@ export interface DeletionSessions {
 }
 
 /**
- * Forgets snapshots in one repository; space is freed by its maintenance. May be repeated: those
- * that are not there are `missing`. Throws `NOT_A_REPOSITORY` and `STORAGE_NOT_FOUND` where there
- * is no repository, and what the storage throws.
+ * Deletes snapshots in one repository; its maintenance frees the space later. May be repeated:
+ * absent snapshots are returned as `missing`. Throws `NOT_A_REPOSITORY` and `STORAGE_NOT_FOUND` if
+ * there is no repository, and errors of the storage.
  */
 export type ForgetSnapshots = (
   access: RepositoryAccess,
   ids: readonly string[],
   options: {
     readonly signal: AbortSignal;
-    /**
-     * Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the
-     * result.
-     */
+    /** Called for each existing snapshot. Refused snapshots stay, and are in neither list. */
     readonly mayForget: (id: string, tags: Readonly<Record<string, string>>) => Promise<boolean>;
   },
 ) => Promise<{ readonly forgotten: readonly string[]; readonly missing: readonly string[] }>;

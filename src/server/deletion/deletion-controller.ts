@@ -35,35 +35,35 @@ export interface DeletionControllerOptions
   readonly host: string;
   readonly registry?: Registry;
   readonly metrics: DeletionMetrics;
-  /** Of files of backups after their runs. */
+  /** Writers of a backup's files after its run. */
   readonly writers: Pick<FileWriters, 'close'>;
-  /** How long faults that pass may hold up one deletion. */
+  /** Total time limit for retries of transient errors, per deletion. */
   readonly patienceMs?: number;
-  /** Between two looks at a backup that is still made. */
+  /** Interval between two checks of a running backup. */
   readonly runningMs?: number;
 }
 
 const WORKERS = 4;
-/** Deletions of one location at once: each may have a repository open. Our choice. */
+/** Parallel deletions per location. Each may have a repository open. Our choice. */
 const AT_ONCE = 2;
 const PATIENCE_MS = 5 * 60_000;
 const RUNNING_MS = 2000;
 /**
- * For all of one backup. Our choice: what takes longer hangs, and the next request goes on with it.
+ * Time limit for one backup. Our choice: a longer deletion hangs; the next request continues it.
  */
 const DELETION_MS_MAX = 6 * 3_600_000;
 /** Velero: deleteBackupRequestMaxAge. */
 const AGE_MS_MAX = 24 * 3_600_000;
-/** Timers do not wait for longer at once, and clocks may be set meanwhile. */
+/** Longest wait of a timer. Longer timers overflow, and the clock may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
 
 const STILL_WRITTEN =
   'files of the backup are still being written, and nothing is deleted before that has ended: delete it again when its storage answers, or when the server was started anew';
 
 /**
- * Deletes backups as Velero's controller of that name does, one request at a time for each backup.
- * It says in the request what could not be deleted, where Velero has that in its log alone; a
- * request that a server has left is gone on with.
+ * Deletes backups like Velero's backup deletion controller, one request at a time for each backup.
+ * Failures are written into the request; Velero only logs them. A new leader continues the requests
+ * of the old one.
  */
 export class DeletionController extends LeadingController<DeletionRun> {
   readonly name = 'backup-deletion';
@@ -79,16 +79,13 @@ export class DeletionController extends LeadingController<DeletionRun> {
   }
 }
 
-/**
- * How a deletion ended: why the backup is not gone. Undefined instead where it is to be decided
- * anew.
- */
+/** `errors`: why the backup still exists. `undefined` instead of a result: decide again. */
 interface Ended {
   readonly backup: Backup;
   readonly errors: readonly string[];
 }
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class DeletionRun {
   readonly #options: DeletionControllerOptions;
   readonly #signal: AbortSignal;
@@ -96,10 +93,10 @@ class DeletionRun {
   readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
   readonly #writer: RequestWriter;
   readonly #backups: AskedBackups;
-  /** By location. */
+  /** Limits by location. */
   readonly #places = new Map<string, Limiter>();
   readonly #named = new NamedSnapshots();
-  /** By the name of a backup: the key of the request that it is deleted for. */
+  /** The key of the request that is being handled, by the name of its backup. */
   readonly #busy = new Map<string, string>();
 
   constructor(options: DeletionControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -146,7 +143,7 @@ class DeletionRun {
     if (name === '')
       return this.#refuse(request, 'backup deletion failed: spec.backupName is required');
     const busy = this.#busy.get(name);
-    // It is looked at again when that one has ended.
+    // The end of the other request wakes this request.
     if (busy !== undefined && busy !== key) return undefined;
     this.#busy.set(name, key);
     const result = await this.#take(key, request, name).catch((error: unknown) => {
@@ -158,7 +155,7 @@ class DeletionRun {
     return result;
   }
 
-  /** Others of its backup may have waited. */
+  /** Wakes other requests for the same backup. */
   #free(key: string): void {
     for (const [name, holder] of this.#busy) {
       if (holder !== key) continue;
@@ -169,7 +166,7 @@ class DeletionRun {
     }
   }
 
-  /** One that tells of no error is of a backup that is gone. */
+  /** Removes a processed request at once if the backup is deleted; with errors after a day. */
   async #age({ metadata, status }: DeletionRequest): Promise<Result | undefined> {
     const hasErrors = (status?.errors ?? []).length > 0;
     const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
@@ -184,21 +181,21 @@ class DeletionRun {
     return undefined;
   }
 
-  /** Begins with it, or says why not. */
+  /** Begins the deletion, or writes the reason for a refusal or a wait. */
   async #take(key: string, request: DeletionRequest, name: string): Promise<Result | undefined> {
     const { runningMs = RUNNING_MS } = this.#options;
     const found = await this.#backups.find(name);
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
     const isOther = found !== undefined && !isAbout(request, found);
     if (!found || isOther) {
-      // The backup that a server began with is gone: only the answer was missing.
+      // A server began to delete this backup, and it is gone. Only the answer is missing.
       if (request.status?.phase !== 'InProgress' || noted === '') {
         return this.#refuse(request, 'backup deletion failed: backup not found');
       }
       await this.#succeed(request, name, noted);
       return undefined;
     }
-    // Not before: one for an earlier Backup of the name must not take that for this one with it.
+    // Only now: requests for an earlier Backup of this name must not remove newer requests.
     await this.#removeOthers(request, name);
     const standing = await this.#backups.standingOf(found);
     if (standing.kind === 'refused') return this.#refuse(request, standing.error);
@@ -209,7 +206,7 @@ class DeletionRun {
       this.#writer.tell(request, text);
       return { requeueAfterMs: runningMs };
     }
-    // What its run has left is ended by its journal, which goes with its files.
+    // The journal lists the leftovers of the run, and is deleted with the files. So wait.
     if (await this.#backups.isEnding(found)) {
       const text = 'what its run has left is still being ended: it is deleted after that';
       this.#writer.tell(request, text);
@@ -219,7 +216,7 @@ class DeletionRun {
     return { isUnderWay: true };
   }
 
-  /** One request for each backup: those that have their answer as well. */
+  /** Removes the other requests for this backup, also answered ones. */
   async #removeOthers(request: DeletionRequest, name: string): Promise<void> {
     for (const { metadata, spec } of this.#requests.objects.list()) {
       if (spec?.backupName !== name || metadata.uid === request.metadata.uid) continue;
@@ -227,7 +224,7 @@ class DeletionRun {
     }
   }
 
-  /** A location that hangs keeps only its own backups. */
+  /** Limits are per location: a hanging location delays only its own backups. */
   #begin(key: string, request: DeletionRequest, backup: Backup): void {
     const location = backup.spec.storageLocation ?? '';
     const places = this.#places.get(location) ?? createLimiter(AT_ONCE);
@@ -236,8 +233,8 @@ class DeletionRun {
   }
 
   /**
-   * Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and
-   * until now a person could still restore from it.
+   * The deletion may have waited in the queue for hours, and a user may have started a restore. So
+   * everything is read again. A changed Backup or request is not deleted.
    */
   async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
     const { metrics, writers, logger } = this.#options;
@@ -252,8 +249,7 @@ class DeletionRun {
     const { name, uid } = marked.metadata;
     metrics.count('attempt', marked);
     logger.info({ backup: name, uid }, 'deleting a backup');
-    // One that is completed all the while: what is stored after its files are gone would be taken
-    // for a backup.
+    // Also for a completed backup: files stored after its deletion would look like a backup.
     if (!(await writers.close(uid))) return { backup: marked, errors: [STILL_WRITTEN] };
     return this.#delete(request, marked);
   }
@@ -301,7 +297,7 @@ class DeletionRun {
         return { backup, errors: [...attempts.take(), text] };
       } finally {
         clearTimeout(timer);
-        // The answer is to be the last word.
+        // The answer must be written after the last note.
         await untilAborted(this.#signal, note.told());
       }
     });
@@ -339,7 +335,7 @@ class DeletionRun {
     return undefined;
   }
 
-  /** All requests for it go with it. */
+  /** Removes all requests for the deleted backup. */
   async #succeed(request: DeletionRequest | undefined, name: string, uid: string): Promise<void> {
     if (request) await this.#writer.succeed(request);
     for (const { metadata, spec } of this.#requests.objects.list()) {

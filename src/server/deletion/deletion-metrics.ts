@@ -6,7 +6,6 @@ const LABELS = ['schedule'] as const;
 /** Velero's metrics of deletions, by its names (pkg/metrics/metrics.go, v1.18.3). */
 export class DeletionMetrics {
   readonly #counters: Readonly<Record<'attempt' | 'success' | 'failure', Counter<'schedule'>>>;
-  /** Schedules that have series. */
   readonly #begun = new Set<string>();
 
   constructor(registry: Registry) {
@@ -19,24 +18,24 @@ export class DeletionMetrics {
       success: counter('success', 'Total number of successful backup deletions'),
       failure: counter('failure', 'Total number of failed backup deletions'),
     };
-    // Of backups without a schedule, there from the start.
+    // Backups without a schedule: their series exist from the start.
     this.begin('');
   }
 
-  /** All schedules that there are, when this process begins to follow them. */
+  /** Removes the series of all other schedules. Called with the full list when the watch begins. */
   exist(schedules: readonly string[]): void {
     for (const schedule of [...this.#begun]) {
       if (schedule !== '' && !schedules.includes(schedule)) this.end(schedule);
     }
   }
 
-  /** As for all metrics of backups: there before the first one is counted. */
+  /** Creates the series with 0, like all metrics of backups. */
   begin(schedule: string): void {
     this.#begun.add(schedule);
     for (const counter of Object.values(this.#counters)) counter.inc({ schedule }, 0);
   }
 
-  /** The schedule is gone. */
+  /** For a deleted schedule. */
   end(schedule: string): void {
     this.#begun.delete(schedule);
     for (const counter of Object.values(this.#counters)) counter.remove({ schedule });

@@ -44,7 +44,6 @@ import { deleteEndedInPlace, deleteRestores, type FoundRestore, restoresOf } fro
 import { eachItem } from './tarball-items.ts';
 import { CALL_MS_MAX, within } from './within.ts';
 
-/** What every deletion needs. */
 export interface DeletionTools {
   readonly client: KubeClient;
   readonly logger: Logger;
@@ -54,43 +53,45 @@ export interface DeletionTools {
   readonly discovery: () => Promise<Discovery>;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly forget: ForgetSnapshots;
-  /** Scratch space; credentials are put there, too. */
+  /** Scratch space. Credentials are written there, too. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** How long drivers and agents may take; what is said at each place where it is left out. */
+  /** Time limits for drivers, providers and agents. Each has a default where it is used. */
   readonly driverMs?: number;
   readonly providerMs?: number;
   readonly endingMs?: number;
 }
 
 export interface DeletionOptions extends DeletionTools {
-  /** In `Deleting`. */
+  /** In phase `Deleting`. */
   readonly backup: Backup;
   readonly attempts: Attempts;
   readonly known: NamedSnapshots;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
-  /** What is given up, in a sentence: nothing knows of it afterwards. */
+  /** Receives a sentence about data that stay behind. No other record of them remains. */
   readonly onGivenUp: (text: string) => void;
 }
 
-/** On a Backup: what cannot be deleted of it is left where it is. */
+/** Annotation on a Backup: delete it even if some of its data cannot be deleted. */
 export const DELETE_ANYWAY = 'longshore.io/delete-anyway';
 const UPLOADS = 'datauploads.velero.io';
 const NAMED_MAX = 5;
 const CONTENTS = 'volumesnapshotcontents.snapshot.storage.k8s.io';
-/** Its work is done here, without the ConfigMap that it makes for Velero's server. */
+/** This server does its work. The action would only write a ConfigMap for Velero's server. */
 const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
 
 /**
- * Deletes a backup and all that it holds. Data go before what leads to them: first what actions of
- * plugins remove, snapshots at providers, of CSI drivers and in repositories, then its restores,
- * then its files, and the Backup last: as long as it is there, in phase `Deleting`, a server comes
- * back to the rest, and nobody takes it over from the bucket anew. Each step may be repeated, so a
- * process that dies anywhere loses nothing.
+ * Deletes a backup and all its data. Each step deletes data before the records that lead to them:
+ * 1. data that plugins delete;
+ * 2. snapshots at providers, of CSI drivers and in repositories;
+ * 3. Restores, files, and the Backup.
  *
- * @returns why it is not gone; nothing where it is. Throws the reason of the signal, and
- * `LEADERSHIP_LOST`.
+ * While the Backup exists in phase `Deleting`, a server resumes the deletion, and sync does not
+ * import the backup again. Each step may be repeated, so a crash loses nothing.
+ *
+ * @returns why the backup still exists; empty if it is deleted. Throws the reason of the signal,
+ * and `LEADERSHIP_LOST`.
  */
 export async function deleteBackup(options: DeletionOptions): Promise<string[]> {
   const { attempts, buckets, backup, signal } = options;
@@ -113,8 +114,7 @@ class Deletion {
   readonly #bucket: Bucket;
   readonly #archive: BackupArchive;
   /**
-   * Whether an action of a plugin was asked about the DataUploads: it deletes what its data mover
-   * has stored.
+   * Whether a plugin's action received the DataUploads. Then it deletes the data of its data mover.
    */
   #hasUploadAction = false;
 
@@ -146,7 +146,7 @@ class Deletion {
     if (attempts.hasFailed && !this.#isForced) return this.#ended();
     this.#giveUp();
     if (owner.kind !== 'none') {
-      // They know a backup by its name: where its files are another one's, so are they.
+      // Restores refer to a backup by name. If its files are foreign, its Restores are foreign too.
       if (owner.kind !== 'foreign') await this.#deleteRestores(namespace);
       if (!attempts.hasFailed) await this.#noteStoredUid(owner);
       if (!attempts.hasFailed) await this.#deleteFiles(owner);
@@ -171,7 +171,7 @@ class Deletion {
     );
   }
 
-  /** Whatever could not be deleted is told, with what to do about it. */
+  /** Adds advice for the user to the errors. */
   #ended(): string[] {
     const told = this.#options.attempts.take();
     const { namespace, name } = this.#options.backup.metadata;
@@ -183,7 +183,10 @@ class Deletion {
     for (const text of this.#options.attempts.take()) this.#options.onGivenUp(text);
   }
 
-  /** Before the file goes that tells: whose it is, and that all it led to is gone. */
+  /**
+   * Saves the UID of the files before their main file is deleted. The annotation also proves that
+   * all data are deleted that the files lead to.
+   */
   async #noteStoredUid(owner: Ownership): Promise<void> {
     const { client, backup, assertLeading, attempts, signal } = this.#options;
     const { uid, annotations } = backup.metadata;
@@ -204,7 +207,7 @@ class Deletion {
     const own = this.#ownSnapshots(owner);
     const held = new HeldData();
     const infos = await attempts.attempt(what, async (): Promise<ConfigMap[]> => {
-      // The ones in the cluster carry the UID that the Backup has here.
+      // Objects in the cluster carry the UID that the Backup has in this cluster.
       const { name, uid, namespace } = backup.metadata;
       const here = { name, uid, namespace };
       for (const upload of await movers.uploads()) held.addUpload(upload, here);
@@ -215,7 +218,7 @@ class Deletion {
     });
     for (const ids of held.repositories.values()) own.trust(ids);
     if (owner.kind === 'own') await this.#readFiles(owner, held, own);
-    // Its run may have taken some before it found that its name is taken.
+    // The run may have taken snapshots before it found that its name is taken.
     if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid, own);
     for (const text of held.problems) attempts.say(text);
     if (!this.#hasUploadAction) this.#sayForeign(held.foreign);
@@ -229,7 +232,7 @@ class Deletion {
       mayForget: (id, tags) => own.mayForget(id, tags),
     });
     if (own.told !== undefined) this.#options.onGivenUp(own.told);
-    // As long as something of it has failed, they are what the next attempt goes by.
+    // After a failure they stay: the next attempt reads the snapshots from them.
     if (!infos || (attempts.hasFailed && !this.#isForced)) return;
     await attempts.attempt('error deleting dataupload', () => movers.remove(infos));
   }
@@ -277,9 +280,7 @@ class Deletion {
     return { ...options, ...(driverMs !== undefined && { deletionMs: driverMs }) };
   }
 
-  /**
-   * Asks plugins about its items, deletes its native snapshots, and notes what else it tells of.
-   */
+  /** Calls plugins for the items, deletes native snapshots, and collects the other data. */
   async #readFiles({ stored, uid }: OwnFiles, held: HeldData, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
     const session = await attempts.attempt('error getting delete item actions', () =>
@@ -292,11 +293,11 @@ class Deletion {
         (await attempts.attempt('error getting the backup store', () =>
           identityOfStored(stored, signal),
         ));
-      // Without it nobody can tell whose the items are: nothing may be forgotten by them.
+      // Without the identity the owner of the items is unknown: delete no snapshot because of them.
       if (stored && !identity) return;
       const isRead =
         stored && identity ? await this.#readItems(stored, identity, session, held) : false;
-      // What was stored of a run that has failed does not tell of the snapshots that it had taken.
+      // The stored files of a failed run do not list the snapshots that it took.
       const hasFailed = stored?.metadata.status?.phase === 'Failed';
       if (!isRead || hasFailed) await deleteLeftSnapshots(this.#kept);
       if (stored && identity) {
@@ -336,7 +337,7 @@ class Deletion {
     }
   }
 
-  /** Returns whether there was a tarball, whole. */
+  /** Returns whether a complete tarball was read. */
   async #readItems(
     stored: StoredArchive,
     identity: BackupIdentity,
@@ -355,7 +356,7 @@ class Deletion {
     const what = 'error downloading backup tarball';
     const found = await attempts.attempt(what, async () => {
       try {
-        // Whole on disk first: an action that takes its time must not break the download off.
+        // Download the tarball first: a slow action would break a running download.
         return await ScratchFile.of(directory, stored.read('contents', { signal }));
       } catch (error) {
         const { cause } = error as Error;
@@ -392,8 +393,8 @@ class Deletion {
   }
 
   /**
-   * As with Velero the rest is deleted all the same: nothing brings a tarball back. One that never
-   * had any needs no word.
+   * The deletion continues without the tarball, as in Velero, because it will not come back. A
+   * backup that never had a tarball needs no warning.
    */
   #noteMissing({ metadata }: StoredArchive): void {
     const phase = metadata.status?.phase ?? '';
@@ -403,7 +404,7 @@ class Deletion {
     );
   }
 
-  /** Of a backup that was stored, and whose files nobody here has begun to delete. */
+  /** Warns if a stored backup has lost its files before its deletion began. */
   #noteLost(): void {
     const { backup, onGivenUp } = this.#options;
     if (backup.metadata.annotations?.[STORED_UID] !== undefined || !wasStored(backup)) return;
@@ -412,17 +413,14 @@ class Deletion {
     );
   }
 
-  /**
-   * They may be another backup's, of which nothing but the files goes; and nothing tells of the
-   * rest afterwards.
-   */
+  /** The files may belong to another backup, and no other record of the snapshots exists. */
   #noteUnread(reason: string): void {
     this.#options.onGivenUp(
       `the files of the backup are deleted unread, since nobody can tell whose they are (${redactAndCut(reason)}): snapshots that they alone tell of, with providers, CSI drivers and in repositories, and what plugins hold for items are not deleted`,
     );
   }
 
-  /** Files of a backup that say which snapshots it has. */
+  /** Reads the files of a backup that name its snapshots. */
   async #readLists(
     stored: StoredArchive,
     identity: BackupIdentity,
@@ -446,7 +444,7 @@ class Deletion {
     const snapshots = await attempts.attempt(
       "error getting backup's volume snapshots",
       async () => {
-        // A run that has failed may have stored no list of them.
+        // A failed run may have stored no list of them.
         const left = await readLeftRun({ bucket: this.#bucket, backup: asStored, logger, signal });
         return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
       },
@@ -455,9 +453,9 @@ class Deletion {
   }
 
   /**
-   * The file that stands for the whole goes first: other clusters, and this one after a loss, take
-   * a backup for one that is there as long as it is, and nobody is to restore from half of one. The
-   * Backup leads to the rest until it is gone. Its journal goes last.
+   * Deletes the main file first and the journal last. Other clusters take a backup for complete
+   * while its main file exists, and must not restore a half-deleted one. The Backup leads to the
+   * rest until it is deleted.
    */
   async #deleteFiles(owner: Ownership): Promise<void> {
     const { attempts, backup, assertLeading, client, logger, signal } = this.#options;
@@ -481,7 +479,7 @@ class Deletion {
   }
 }
 
-/** Actions for all resources are not about what a data mover has stored. */
+/** Actions for all resources (`*`) do not delete data of a data mover. */
 const isForUploads = ({ action, takesType }: Resolved<DeleteAction>): boolean =>
   action.appliesTo.includedResources?.some((name) => name !== '*') === true && takesType(UPLOADS);
 
@@ -494,7 +492,7 @@ async function deleteObject(options: DeletionOptions): Promise<void> {
   });
 }
 
-/** A synced Backup has another UID than the files that were stored. */
+/** A synced Backup has another UID than its stored files. */
 const withUid = (backup: Backup, uid: string): Backup => ({
   ...backup,
   metadata: { ...backup.metadata, uid },

@@ -11,23 +11,25 @@ import {
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
 
-/** Of ConfigMaps that tell which snapshot goes with a backup: Velero, and our agent. */
+/** Label of ConfigMaps that name the snapshot of a backup. Velero and our agent write them. */
 export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
-/** On contents of groups whose snapshots are deleted together, by an action of their own. */
+/**
+ * Annotation on contents of a group. A separate action deletes the snapshots of a group together.
+ */
 const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
-/** The Secret that a driver deletes with. */
+/** Prefix of annotations that name the driver's Secret for deletions. */
 const DELETION_SECRET = 'snapshot.storage.kubernetes.io/deletion-secret';
 
 /** A snapshot in the storage of a CSI driver. */
 export interface KeptSnapshot {
   readonly driver: string;
   readonly handle: string;
-  /** That the driver needs to delete it. */
+  /** The driver's Secret for the deletion. */
   readonly annotations: Readonly<Record<string, string>>;
   readonly volumeMode: string | undefined;
 }
 
-/** What a data mover has stored somewhere of a volume. */
+/** Data of one volume that an unknown data mover stored. */
 export interface ForeignData {
   readonly dataMover: string;
   /** `namespace/pvc`. */
@@ -35,15 +37,12 @@ export interface ForeignData {
   readonly id: string;
 }
 
-/**
- * What a backup holds outside of its files, each thing once, from wherever it is told of. Memory:
- * some hundred bytes for each volume.
- */
+/** A backup's data outside of its files. Memory: some hundred bytes for each volume. */
 export class HeldData {
   readonly #repositories = new Map<string, Set<string>>();
   readonly #kept = new Map<string, KeptSnapshot>();
   readonly #foreign = new Map<string, ForeignData>();
-  /** Sentences about what this server cannot delete. */
+  /** Data that this server cannot delete, as sentences. */
   readonly #problems = new Set<string>();
 
   /** IDs of snapshots by the namespace of their volumes. */
@@ -55,7 +54,7 @@ export class HeldData {
     return [...this.#kept.values()];
   }
 
-  /** Data of movers that are not known here: only a plugin's action can delete them. */
+  /** Data of unknown data movers. Only a plugin's action can delete them. */
   get foreign(): readonly ForeignData[] {
     return [...this.#foreign.values()];
   }
@@ -72,8 +71,8 @@ export class HeldData {
   }
 
   /**
-   * A DataUpload in the cluster, or an item of the backup. DataUploads of other backups and of
-   * tenants may be items like any other: what they name stays.
+   * Adds a DataUpload of the cluster or of the tarball. A tarball may also contain DataUploads of
+   * other backups and of tenants: their snapshots stay.
    */
   addUpload(upload: DataUpload, identity: BackupIdentity): void {
     if (!isUploadOfBackup(upload, identity)) return;
@@ -102,9 +101,7 @@ export class HeldData {
     else this.#notKopia(`ConfigMap ${metadata.name}`, id, volumeNamespace);
   }
 
-  /**
-   * Contents of a user, of a restore or of another backup of this name may be items like any other.
-   */
+  /** Tarballs may also contain contents of a user, of a restore, or of another backup. */
   addContent(content: VolumeSnapshotContent, identity: BackupIdentity): void {
     if (!isSnapshotOfBackup(content, identity)) return;
     const { metadata, spec, status } = content;
@@ -120,7 +117,7 @@ export class HeldData {
     });
   }
 
-  /** What the backup has noted about a volume; `isAllThereIs`: its items cannot be read. */
+  /** Adds the backup's record of a volume. `isAllThereIs`: the backup's items are unreadable. */
   addVolumeInfo(
     info: BackupVolumeInfo,
     { isAllThereIs }: { readonly isAllThereIs: boolean },

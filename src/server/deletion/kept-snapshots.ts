@@ -28,33 +28,33 @@ export interface KeptOptions {
   readonly logger: Logger;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
-  /** How long a driver may take. */
+  /** Time limit for a driver to delete one snapshot. */
   readonly deletionMs?: number;
 }
 
-/** Drivers delete within seconds, or say that they cannot. Our choice. */
+/** Drivers delete within seconds, or report an error. Our choice. */
 const DELETION_MS = 60_000;
 const AT_ONCE = 4;
 /**
- * A driver that is gone would be waited for thousands of times: after so many each of the rest is
- * asked for, and hardly waited for.
+ * Thousands of snapshots of a removed driver would each use up the full time limit. After this many
+ * failures in a row, the driver's other snapshots wait only briefly.
  */
 const UNDONE_MAX = 8;
 const BRIEF_PART = 40;
 const GROUP = 'snapshot.storage.k8s.io';
 
 /**
- * Deletes snapshots that CSI drivers hold for a backup, each by a VolumeSnapshotContent that is
- * made for it and deleted (Velero v1.18.3:
- * internal/delete/actions/csi/volumesnapshotcontent_action.go). Velero does not look whether the
- * driver has done it; this waits, and tells.
+ * Deletes snapshots that CSI drivers hold for a backup. For each it creates a VolumeSnapshotContent
+ * and deletes it (Velero v1.18.3: internal/delete/actions/csi/volumesnapshotcontent_action.go).
+ * Velero does not check whether the driver deleted the snapshot; this function waits for it and
+ * reports errors.
  */
 export async function deleteKept(
   snapshots: readonly KeptSnapshot[],
   options: KeptOptions,
 ): Promise<void> {
   const { deletionMs = DELETION_MS } = options;
-  /** By driver: how many in a row it has not deleted. */
+  /** Failures in a row, by driver. */
   const undone = new Map<string, number>();
   await mapLimited(snapshots, AT_ONCE, async (snapshot) => {
     const { driver, handle } = snapshot;
@@ -66,7 +66,7 @@ export async function deleteKept(
         await deleteOne(snapshot, waitMs, options);
         undone.delete(driver);
       } catch (error) {
-        // Others have ended meanwhile.
+        // Other snapshots may have changed the count during the wait.
         const now = undone.get(driver) ?? 0;
         if (isCode(error, 'SNAPSHOT_NOT_DELETED')) undone.set(driver, now + 1);
         throw error;
@@ -76,8 +76,8 @@ export async function deleteKept(
 }
 
 /**
- * VolumeSnapshots in the cluster that stand for one of these snapshots, by its key. They belong to
- * a user or to another backup. VolumeSnapshots of restores and of this backup do not count.
+ * VolumeSnapshots in the cluster that use one of these snapshots, by its key. They belong to a user
+ * or to another backup. VolumeSnapshots of restores and of this backup do not count.
  */
 export async function snapshotsInUse(
   snapshots: readonly KeptSnapshot[],
@@ -117,7 +117,7 @@ async function deleteOne(
   { client, backup, logger, assertLeading, signal }: KeptOptions,
 ): Promise<void> {
   const { uid: backupUid, name: backupName } = backup.metadata;
-  // A second attempt finds what the first one made.
+  // The name is derived, so a second attempt finds the first content.
   const hash = createHash('sha256').update(`${backupUid} ${driver} ${handle}`).digest('hex');
   const name = `velero-delete-${hash.slice(0, 20)}`;
   const wanted: NewObject<VolumeSnapshotContent> = {
@@ -165,7 +165,7 @@ async function deleteOne(
   );
 }
 
-/** Also the one of an earlier attempt; undefined where that goes in this very moment. */
+/** Returns the content of an earlier attempt if it exists. Undefined if it just vanished. */
 async function made(
   client: KubeClient,
   wanted: NewObject<VolumeSnapshotContent>,
@@ -190,8 +190,8 @@ const noKind = (cause: unknown): CodedError =>
   );
 
 /**
- * VolumeSnapshots that the run of a backup has left in the cluster, which has no tarball that tells
- * of them; what their storage holds goes with them. Those of its restores are somebody's.
+ * Deletes VolumeSnapshots that the run of a backup left in the cluster, with their data in the
+ * storage. No tarball lists them. VolumeSnapshots of restores stay, because users own them.
  */
 export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
   const { client, backup, attempts, signal } = options;
@@ -215,8 +215,8 @@ export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
 }
 
 /**
- * Contents by the UID of the snapshot that each is bound to. The status of a snapshot does not
- * tell: users of its namespace can write there the name of a content of somebody else.
+ * Names of contents by the UID of the bound VolumeSnapshot. The status of a VolumeSnapshot is no
+ * proof: users of its namespace can write the name of a foreign content into it.
  */
 async function contentsOf(
   snapshots: readonly VolumeSnapshot[],

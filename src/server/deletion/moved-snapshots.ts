@@ -6,17 +6,14 @@ import type { Attempts } from './attempts.ts';
 import type { ForgetSnapshots } from './contract.ts';
 import { within } from './within.ts';
 
-/**
- * In one repository: one that hangs must not keep the others. Our choice: the largest index is read
- * in minutes.
- */
+/** Time limit for one repository. Our choice: the largest index loads in minutes. */
 const FORGETTING_MS_MAX = 60 * 60_000;
 
 export interface RepositoryPlace {
   readonly client: KubeClient;
   readonly namespace: string;
   readonly storageLocation: string;
-  /** For credentials. */
+  /** Credentials are written there. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
 }
@@ -33,8 +30,8 @@ export interface ForgetOptions extends RepositoryPlace {
 }
 
 /**
- * Forgets the snapshots of a backup in the repositories of its location, one repository after the
- * other: each is opened once. Where a repository is gone its snapshots are, too.
+ * Deletes the snapshots of a backup from the repositories of its location. The repositories take
+ * turns, and each is opened once. If a repository is gone, its snapshots are gone too.
  */
 export async function forgetMoved(
   repositories: ReadonlyMap<string, ReadonlySet<string>>,

@@ -22,7 +22,7 @@ import { SNAPSHOT_INFO } from './held-data.ts';
 export interface MoversOptions {
   readonly client: KubeClient;
   readonly backup: Backup;
-  /** Whether the files of its name are its own: then all that has its name is. */
+  /** Whether this Backup owns the files stored under its name, and so all objects of its name. */
   readonly isOwner: boolean;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -32,10 +32,7 @@ export interface MoversOptions {
 const ENDING_MS = 120_000;
 const LOOK_MS = 2000;
 
-/**
- * DataUploads and PodVolumeBackups of one backup in the cluster, and what is noted there of its
- * snapshots.
- */
+/** DataUploads, PodVolumeBackups and ConfigMaps that name the snapshots of one backup. */
 export class Movers {
   readonly #options: MoversOptions;
   readonly #endingMs: number;
@@ -53,7 +50,7 @@ export class Movers {
     return this.#list(POD_VOLUME_BACKUPS);
   }
 
-  /** Of this backup by their owner, where the name alone does not tell. */
+  /** Matched by owner reference if the name alone is no proof. */
   async infos(): Promise<ConfigMap[]> {
     const { client, backup, isOwner, signal } = this.#options;
     const { namespace, name, uid } = backup.metadata;
@@ -66,8 +63,8 @@ export class Movers {
   }
 
   /**
-   * Tells what still moves volumes to stop, and waits: a snapshot that is made after all others
-   * were deleted would stay for ever. Throws `STILL_MOVING`.
+   * Cancels running movements and waits for their end. A snapshot that is stored after the deletion
+   * would stay forever. Throws `STILL_MOVING`.
    */
   async end(): Promise<void> {
     const untilMs = performance.now() + this.#endingMs;
@@ -109,7 +106,7 @@ export class Movers {
     }
   }
 
-  /** After their snapshots are gone. */
+  /** Called after their snapshots are deleted. */
   async remove(infos: readonly ConfigMap[]): Promise<void> {
     const { client, assertLeading, signal } = this.#options;
     for (const { metadata } of infos) {
@@ -122,7 +119,9 @@ export class Movers {
     }
   }
 
-  /** Of this very backup; of one that was taken over from a bucket they have its UID here, too. */
+  /**
+   * Only objects of this very backup. Also for a synced backup they carry its UID in this cluster.
+   */
   async #list<T extends KubeObject>(resource: Resource<T>): Promise<T[]> {
     const { client, backup, isOwner, signal } = this.#options;
     const { namespace, name, uid } = backup.metadata;
@@ -132,7 +131,7 @@ export class Movers {
         const { labels, ownerReferences = [] } = object.metadata;
         const isNamed = labels?.[BACKUP_UID] !== undefined;
         const isOwned = ownerReferences.some((owner) => owner.uid === uid);
-        // The name alone tells only if this Backup has the files of its name.
+        // The name alone is a proof only if this Backup owns the files of its name.
         const tells = isOwner || isNamed || isOwned;
         return tells && isOfBackup(object, { name, uid, namespace }) ? [object] : [];
       });

@@ -16,16 +16,16 @@ export interface NativeOptions {
   readonly logger: Logger;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
-  /** How long a provider may take for one; what is said above where it is left out. */
+  /** Time limit for one snapshot. Default: `CALL_MS_MAX`. */
   readonly providerMs?: number;
 }
 
-/** Of one location in a row: its plugin hangs, and would for each of thousands. Our choice. */
+/** Timeouts in a row of one location. Then its plugin hangs for all snapshots. Our choice. */
 const SILENT_MAX = 3;
 
 /**
- * Deletes what providers hold for a backup, each by the plugin of its location. What cannot be
- * deleted is told, and the others go.
+ * Deletes a backup's snapshots at providers, each with the plugin of its location. A failure is
+ * reported, and the next snapshot follows.
  */
 export async function deleteNative(
   snapshots: readonly StoredSnapshot[],
@@ -61,14 +61,16 @@ export async function deleteNative(
 }
 
 const GONE = /not ?found|does not exist|no such snapshot/i;
-/** What is missing then is not the snapshot, but the way to it. */
+/**
+ * The message is about another missing object, such as an account. The snapshot may still exist.
+ */
 const OTHER_IS_GONE =
   /(subscription|resource ?group|project|account|tenant|credentials?|secret|role|user|profile|endpoint|host|region|cluster|config\w*|file|plugin)\W{0,3}(\S+ )?(was |is |could )?(not ?found|not be found|does not exist)/i;
 
 /**
- * Providers say it in their own words, most of them not at all: their plugins take one that is gone
- * for deleted. A snapshot that is taken for gone by mistake stays for ever, so its name has to be
- * in it, and nothing else that is missing.
+ * Whether the error says that the snapshot does not exist. Providers use their own words, and most
+ * plugins report success instead. A wrong match would keep a snapshot forever. So the message must
+ * contain its name, and name no other missing object.
  */
 export function isGone(error: unknown, id: string): boolean {
   if (!isCode(error, 'PLUGIN_REFUSED')) return false;

@@ -11,7 +11,7 @@ import {
 } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 
-/** What one stored backup names. Volume IDs have a prefix for their kind. */
+/** The snapshots of one stored backup. The keys have a prefix for their kind. */
 interface Named {
   readonly uid: string;
   readonly isSigned: boolean;
@@ -22,16 +22,13 @@ export const repositoryKey = (id: string): string => `repository ${id}`;
 export const csiKey = (driver: string, handle: string): string => `csi ${driver} ${handle}`;
 export const providerKey = (id: string): string => `provider ${id}`;
 
-/**
- * A stored backup that is over hardly ever changes. A night's deletions read each file once. Our
- * choice.
- */
+/** Finished backups hardly change. A night's deletions read each file once. Our choice. */
 const FRESH_MS = 60 * 60_000;
 /** Snapshots kept in memory, some 100 bytes each. Our choice. */
 const KEPT_MAX = 500_000;
 const READS_MAX = 8;
 
-/** Remembers for an hour which snapshots the stored backups of each location name. */
+/** Caches for an hour which snapshots the stored backups of each location name. */
 export class NamedSnapshots {
   readonly #named = new Map<string, { readonly named: Named; readonly untilMs: number }>();
   #count = 0;
@@ -91,10 +88,12 @@ class Holders {
   }
 }
 
-/** The other backups. Reads those of a location when first asked, with two requests for each. */
+/**
+ * The other stored backups. Each location is read at the first call, with two requests per backup.
+ */
 export class OtherBackups {
   readonly #options: OtherBackupsOptions;
-  /** Backups in the location of the backup. */
+  /** Backups in the same location. */
   #near: Holders | undefined;
   /** Backups in all other locations of the cluster. */
   #far: Holders | undefined;
@@ -103,14 +102,16 @@ export class OtherBackups {
     this.#options = options;
   }
 
-  /** The name of a backup in this location that names a snapshot. Throws errors of the bucket. */
+  /**
+   * The name of a backup in the same location that names the snapshot. Throws errors of the bucket.
+   */
   async holderHere(key: string): Promise<string | undefined> {
     return (await this.#loadNear()).get(key, false);
   }
 
   /**
-   * The name of another backup that names this snapshot, and one whose files cannot be read. Looks
-   * in all locations. `bySigned`: only signed backups of this location count. Throws errors of the
+   * Finds another backup that names this snapshot, and a backup with unreadable files. Looks in all
+   * locations. `bySigned`: only signed backups of the same location count. Throws errors of the
    * buckets and of the API server.
    */
   async holderOf(
@@ -147,7 +148,7 @@ export class OtherBackups {
     return near;
   }
 
-  /** A CSI driver or a provider serves all locations of the cluster. */
+  /** CSI drivers and providers serve all locations of the cluster. */
   async #loadFar(): Promise<Holders> {
     if (this.#far) return this.#far;
     const { client, buckets, backup, signal } = this.#options;
@@ -176,7 +177,7 @@ export class OtherBackups {
     const own = backup.metadata.name;
     const names: string[] = [];
     for await (const name of place.archive.list({ signal })) {
-      // Two locations may lead to one bucket.
+      // Two locations may point to one bucket.
       if (isArchiveName(name) && name !== own) names.push(name);
     }
     await mapLimited(names, READS_MAX, async (name) => {
@@ -210,7 +211,7 @@ export class OtherBackups {
   }
 }
 
-/** Adds the name of the location, which may be another one than that of the backup. */
+/** Adds the name of the location, which can differ from the location of the backup. */
 function ofLocation(error: unknown, location: string): unknown {
   if (!(error instanceof CodedError)) return error;
   const { code, message, retry, facts } = error;

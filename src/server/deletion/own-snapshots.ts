@@ -3,9 +3,9 @@ import { type Backup, isSynced } from '../../kube/index.ts';
 import type { KeptSnapshot } from './held-data.ts';
 import { csiKey, type OtherBackups, providerKey, repositoryKey } from './other-backups.ts';
 
-/** Tags of snapshots, as Velero sets them. The first ones begin with `du-<UID of the backup>.`. */
+/** Set by Velero on snapshots. Values of data movers begin with `du-<UID of the backup>.`. */
 const OPERATION_TAG = 'velero.io/async-operation-id';
-/** Velero before 1.17, on snapshots of pods' volumes. */
+/** A tag of Velero before 1.17 on snapshots of pod volumes. */
 const BACKUP_UID_TAG = 'backup-uid';
 const TOLD_MAX = 5;
 
@@ -24,10 +24,7 @@ export class OwnSnapshots {
   readonly #trusted = new Set<string>();
   readonly #refused = new Map<string, string>();
 
-  /**
-   * `storedUid`: the UID that the files of the backup were stored under. `isSigned`: the signature
-   * of these files is right.
-   */
+  /** `storedUid`: the UID in the stored files. `isSigned`: their signature is right. */
   constructor(
     backup: Backup,
     { storedUid, isSigned }: { readonly storedUid: string; readonly isSigned: boolean },
@@ -39,13 +36,15 @@ export class OwnSnapshots {
     this.#others = others;
   }
 
-  /** An object of this cluster names it. Objects that came with a synced backup prove nothing. */
+  /**
+   * Trusts snapshots that this cluster's objects name. Objects of a synced backup prove nothing.
+   */
   trust(ids: Iterable<string>): void {
     if (!this.#isMadeHere) return;
     for (const id of ids) this.#trusted.add(id);
   }
 
-  /** Whether a snapshot in a repository may go. Throws what reading the other backups throws. */
+  /** Whether a snapshot in a repository may be deleted. Throws errors of reading other backups. */
   async mayForget(id: string, tags: Tags = {}): Promise<boolean> {
     const uid = uidIn(tags);
     const what = `snapshot ${id}`;
@@ -70,12 +69,12 @@ export class OwnSnapshots {
     return this.#isUnnamed(`snapshot ${id} of its provider`, providerKey(id));
   }
 
-  /** Somebody in the cluster uses it. */
+  /** For a snapshot that is in use in the cluster. */
   refuse(what: string, why: string): void {
     this.#refuse(what, why);
   }
 
-  /** A sentence about all refused snapshots. Undefined without any. */
+  /** A sentence about all refused snapshots. Undefined if there are none. */
   get told(): string | undefined {
     if (this.#refused.size === 0) return undefined;
     const named = namedFirst(
@@ -101,7 +100,7 @@ export class OwnSnapshots {
   }
 }
 
-/** The UID of the backup that a snapshot was made for, as far as its tags tell. */
+/** The UID of the snapshot's backup according to the tags. */
 function uidIn(tags: Tags): string | undefined {
   const [, uid] = /^du-([0-9a-f-]{36})\./.exec(tags[OPERATION_TAG] ?? '') ?? [];
   return uid ?? (tags[BACKUP_UID_TAG] || undefined);

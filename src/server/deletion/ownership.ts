@@ -5,11 +5,12 @@ import { type Backup, isFailed } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 
 /**
- * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing,
- * whatever lies there. `foreign`: another Backup of its name has stored them, in this cluster or
- * another. `own`: its own; `uid` is the one that they were stored under, and without `stored` there
- * is no file that stands for the whole. `unknown`: that file is there, and cannot be read or
- * believed.
+ * The owner of the files stored under the name of a Backup.
+ * - `none`: the Backup never began and owns no files.
+ * - `foreign`: another Backup of this name stored them, in this cluster or another.
+ * - `own`: the Backup owns them. `uid` is the UID that they were stored under. `stored` is
+ *   undefined if the main file is missing.
+ * - `unknown`: the main file exists, but is unreadable or not trusted.
  */
 export type Ownership =
   | { readonly kind: 'none' }
@@ -18,9 +19,9 @@ export type Ownership =
   | { readonly kind: 'unknown'; readonly reason: string };
 
 /**
- * On a Backup that is deleted: the UID that its files were stored under, another one where it was
- * taken over from a bucket. Put on when all is gone that they lead to; after their main file is
- * gone nothing else tells.
+ * Annotation on a Backup in deletion: the UID that its files were stored under. A synced Backup has
+ * another UID. The annotation is set when all data are deleted that the files lead to. Once the
+ * main file is deleted, only the annotation holds the UID.
  */
 export const STORED_UID = 'longshore.io/stored-uid';
 
@@ -34,23 +35,20 @@ const statusOf = ({ status }: { status?: unknown }): RunStatus => status ?? {};
 const startOf = (backup: { status?: unknown }): string | undefined =>
   statusOf(backup).startTimestamp ?? undefined;
 
-/** It has no start when it was refused, or canceled before its turn. */
+/** A Backup has no start if it was refused, or canceled before its turn. */
 export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefined;
 
-/**
- * Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location
- * is needed to delete it.
- */
+/** Whether it was refused, or canceled before its turn: without any files to delete. */
 export const neverBegan = (backup: Backup): boolean =>
   !hasBegun(backup) && (isFailed(phaseOf(backup)) || phaseOf(backup) === 'Deleting');
 
-/** Whether it came to an end with files, as far as its status says. */
+/** Whether the Backup ended and stored its files, according to its status. */
 export const wasStored = (backup: Backup): boolean => {
   const { completionTimestamp, failureReason = '' } = statusOf(backup);
   return hasBegun(backup) && !!completionTimestamp && failureReason === '';
 };
 
-/** Throws what the bucket throws. */
+/** Throws errors of the bucket. */
 export async function ownershipOf(
   backup: Backup,
   bucket: Bucket,
@@ -62,7 +60,7 @@ export async function ownershipOf(
     const stored = await new BackupArchive(bucket).open(name, { signal });
     const storedUid = stored.metadata.metadata.uid ?? '';
     if (!isStoredOf(backup, stored.metadata)) return { kind: 'foreign' };
-    // Changed files could name the snapshots of other backups.
+    // Manipulated files could name the snapshots of other backups.
     stored.assertUnchanged(backup);
     return { kind: 'own', uid: storedUid, stored };
   } catch (error) {

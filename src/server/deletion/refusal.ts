@@ -9,7 +9,7 @@ import {
 import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from './ownership.ts';
 
-/** What `velero backup delete` makes, and what expires a backup. */
+/** Created by `velero backup delete` and when a backup expires. */
 export interface DeletionRequest extends KubeObject {
   readonly spec?: { readonly backupName?: string };
   readonly status?: {
@@ -21,12 +21,12 @@ export interface DeletionRequest extends KubeObject {
 export const DELETING = 'Deleting';
 
 /**
- * What stands in the way of a deletion, in Velero's words where it has some (v1.18.3:
+ * Whether a deletion may begin. Refusals use Velero's words where it has some (v1.18.3:
  * pkg/controller/backup_deletion_controller.go).
  */
 export type Standing =
   | { readonly kind: 'refused'; readonly error: string }
-  /** It is still made here: it is canceled, and deleted after that. */
+  /** This server runs the backup: it is canceled first, and deleted after its end. */
   | { readonly kind: 'running'; readonly isCancelable: boolean }
   | { readonly kind: 'free' };
 
@@ -52,7 +52,7 @@ export function standingOf(
   const phase = phaseOf(backup);
   if (hasHadRun(phase)) return { kind: 'free' };
   if (isMadeHere) return { kind: 'running', isCancelable: !isFinalizing(phase) };
-  // Another server has not begun with it, and does not any more.
+  // The other server has not begun with this backup, and will not begin any more.
   if (isInLine(phase)) return { kind: 'free' };
   return refused('backup is still in progress');
 }

@@ -11,10 +11,10 @@ import {
 } from '../../kube/index.ts';
 import type { DeletionRequest } from './refusal.ts';
 
-/** Between two words. Each wakes whoever watches the request. */
+/** Minimum time between two notes. Each note wakes every watcher of the request. */
 const WORD_MS = 30_000;
 
-/** What a deletion waits for, written into its request now and then. */
+/** Writes into a request what its deletion waits for, at a limited rate. */
 class WaitingNote {
   readonly #write: (text: string) => Promise<void>;
   readonly #failed: (error: unknown) => void;
@@ -32,7 +32,7 @@ class WaitingNote {
     this.#told = this.#told.then(() => this.#write(text)).catch(this.#failed);
   }
 
-  /** Resolves when nothing of it is on its way: whoever writes the answer wants the last word. */
+  /** Resolves when no write is pending. The answer must be written after the last note. */
   told(): Promise<void> {
     return this.#told;
   }
@@ -48,14 +48,14 @@ export interface RequestWriterOptions {
 }
 
 /**
- * What this server writes into requests for one time that it leads. All methods throw what the API
- * server answers, and `LEADERSHIP_LOST`.
+ * Writes into deletion requests during one period of leadership. All methods throw errors of the
+ * API server, and `LEADERSHIP_LOST`.
  */
 export class RequestWriter {
   readonly #options: RequestWriterOptions;
-  /** By UIDs of requests that cannot be begun with. */
+  /** Notes of requests that wait, by the UID of the request. */
   readonly #notes = new Map<string, WaitingNote>();
-  /** UIDs of requests that have their answer, which the cache may not have yet. */
+  /** UIDs of answered requests. The cache may not show the answer yet. */
   readonly #answered = new Set<string>();
 
   constructor(options: RequestWriterOptions) {
@@ -66,13 +66,13 @@ export class RequestWriter {
     return this.#answered.has(metadata.uid);
   }
 
-  /** Of one that is gone. */
+  /** For a request that was removed. */
   forget({ metadata }: DeletionRequest): void {
     this.#answered.delete(metadata.uid);
     this.#notes.delete(metadata.uid);
   }
 
-  /** Notes on it that it is being worked on, and for which Backup. */
+  /** Marks the request as in progress and records the UID of its Backup. */
   async claim(request: DeletionRequest, { metadata: { name, uid } }: Backup): Promise<void> {
     const { [BACKUP_NAME]: label = '', [BACKUP_UID]: noted } = request.metadata.labels ?? {};
     if (request.status?.phase === 'InProgress' && noted === uid && label !== '') return;
@@ -83,7 +83,7 @@ export class RequestWriter {
     });
   }
 
-  /** Says why it is not begun with. */
+  /** Writes why the deletion does not begin. */
   async refuse(request: DeletionRequest, error: string): Promise<void> {
     const fields = { deleteBackupRequest: request.metadata.name, error };
     await this.#notes.get(request.metadata.uid)?.told();
@@ -91,13 +91,13 @@ export class RequestWriter {
     this.#options.logger.error(fields, 'a backup is not deleted');
   }
 
-  /** Says why the backup is not gone. */
+  /** Writes why the backup still exists. */
   async fail(request: DeletionRequest, errors: readonly string[]): Promise<void> {
     await this.#patch(request, { status: { phase: 'Processed', errors } });
     this.#answered.add(request.metadata.uid);
   }
 
-  /** Says that the backup is gone. Its removal follows. */
+  /** Writes that the backup is deleted. The caller then removes the request. */
   async succeed(request: DeletionRequest): Promise<void> {
     await this.#patch(request, { status: { phase: 'Processed', errors: null } });
   }
@@ -108,7 +108,7 @@ export class RequestWriter {
     await client.delete(REQUESTS, { namespace, name }, { uid, signal });
   }
 
-  /** What it waits for, now and then, beside the caller. */
+  /** Notes the reason for a wait. Does not block, and skips notes that come too soon. */
   tell(request: DeletionRequest, text: string): void {
     const { uid } = request.metadata;
     const note = this.#notes.get(uid) ?? this.newNote(request);
@@ -116,13 +116,13 @@ export class RequestWriter {
     note.tell(text);
   }
 
-  /** It is tried again for as long as it takes, which whoever waits for it is to see. */
+  /** Notes an error that is retried without limit, so that users see it. Skips transient errors. */
   tellFailure(request: DeletionRequest, error: unknown): void {
     if (isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) return;
     this.tell(request, `${redactAndCut(messageOf(error))}; it is tried again`);
   }
 
-  /** For a caller that waits itself for the note's last word. */
+  /** For a caller that awaits `told()` itself. */
   newNote(request: DeletionRequest): WaitingNote {
     const fields = { deleteBackupRequest: request.metadata.name };
     return new WaitingNote(
@@ -144,7 +144,7 @@ export class RequestWriter {
     try {
       await client.patch(REQUESTS, metadata, body, { signal });
     } catch (error) {
-      // Somebody has removed it: nobody waits for an answer.
+      // A user removed the request, so no answer is needed.
       if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
     }
   }

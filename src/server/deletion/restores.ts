@@ -17,13 +17,12 @@ import type { OpenBucket } from '../backups/contract.ts';
 import { hasBegun } from '../restores/restore-kind.ts';
 import type { Attempts } from './attempts.ts';
 
-/** A Restore, as far as it is looked at. */
+/** The fields of a Restore that a deletion reads. */
 interface Restore extends KubeObject {
   readonly spec?: { readonly backupName?: string };
   readonly status?: { readonly phase?: string };
 }
 
-/** What a deletion needs to know of one. */
 export interface FoundRestore {
   readonly namespace: string | undefined;
   readonly name: string;
@@ -32,14 +31,16 @@ export interface FoundRestore {
 }
 
 /**
- * By it a server removes the files of a Restore that is deleted (Velero:
+ * With this finalizer a server removes the files of a deleted Restore (Velero:
  * pkg/controller/restore_controller.go).
  */
 const FINALIZER = 'restores.velero.io/external-resources-finalizer';
-/** Velero: backup_deletion_controller.go. */
+/** Time limit for a Restore to disappear. Velero: backup_deletion_controller.go. */
 const GOING_MS = 60_000;
 
-/** The Restores of a backup, by its name: they know no other. Of others nothing is kept. */
+/**
+ * The Restores of a backup. They refer to it by name only. Other Restores are not kept in memory.
+ */
 export async function restoresOf(
   client: KubeClient,
   { namespace, backup }: { readonly namespace: string; readonly backup: string },
@@ -53,20 +54,19 @@ export async function restoresOf(
       return [{ namespace: metadata.namespace, name, uid, phase: status?.phase ?? '' }];
     });
   } catch (error) {
-    // A cluster where only backups are made may have no such kind.
+    // A cluster that only makes backups may lack this kind.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }
 }
 
-/** Why a backup is still read; undefined if no Restore reads it, or has volumes read from it. */
+/** Why the backup is in use. Undefined if no Restore reads it or its volumes. */
 export function readingOf(restores: readonly FoundRestore[]): string | undefined {
   const reading = restores.find(({ phase }) => isUnderWay(phase));
   if (!reading) return undefined;
   return `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`;
 }
 
-/** Where the Backup is, and who asks. */
 interface InPlaceQuery {
   readonly client: KubeClient;
   readonly backup: KubeObject;
@@ -74,8 +74,9 @@ interface InPlaceQuery {
 }
 
 /**
- * DataDownloads of `longshore restore in-place` from this backup. Labels name the Backup. An owner
- * reference, which older versions wrote, lets Kubernetes delete them in the middle of their writes.
+ * DataDownloads of `longshore restore in-place` from this backup. Their labels name the Backup.
+ * Older versions wrote an owner reference: Kubernetes then deletes DataDownloads in the middle of
+ * their writes.
  */
 async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<DataDownload[]> {
   const { name, uid, namespace } = backup.metadata;
@@ -94,8 +95,8 @@ async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<Data
 }
 
 /**
- * The same of `longshore restore in-place`. A volume that is half written then would hold neither
- * the old data nor those of the backup.
+ * Why the backup is in use by `longshore restore in-place`. A half-written volume would hold
+ * neither the old data nor the data of the backup.
  */
 export async function writingOf(query: InPlaceQuery): Promise<string | undefined> {
   // An agent may begin a new DataDownload at any moment.
@@ -108,7 +109,7 @@ export async function writingOf(query: InPlaceQuery): Promise<string | undefined
   return `${what} (${status?.phase ?? 'New'}): wait for its end, or delete it, and delete the backup again`;
 }
 
-/** Deletes the restores in place that are over: nobody asks for them without their backup. */
+/** Deletes finished DataDownloads of restores in place, which are useless without their backup. */
 export async function deleteEndedInPlace(
   query: InPlaceQuery,
   assertLeading: () => void,
@@ -120,22 +121,19 @@ export async function deleteEndedInPlace(
     try {
       await query.client.delete(DATA_DOWNLOADS, metadata, { uid, signal: query.signal });
     } catch (error) {
-      // A role of an older version has no such right. They harm nobody.
+      // Roles of older versions lack this permission. Leftover DataDownloads do no harm.
       if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
       return;
     }
   }
 }
 
-/**
- * Files first: without its Restore nobody finds them. Then the Restore, and the finalizer for what
- * was done here.
- */
+/** Deletes the files first: only the Restore leads to them. Then the Restore and its finalizer. */
 export async function deleteRestores(
   restores: readonly FoundRestore[],
   options: {
     readonly client: KubeClient;
-    /** The bucket of the backup, as one of the restores works with it. */
+    /** Opens the bucket of the backup for one Restore. */
     readonly open: (restore: FoundRestore) => Promise<OpenBucket>;
     readonly attempts: Attempts;
     readonly assertLeading: () => void;
@@ -177,7 +175,7 @@ async function release(
   try {
     await client.patch(RESTORES, { namespace, name }, patch, { signal });
   } catch (error) {
-    // Its own controller was first. Where it has only changed it is tried again.
+    // The Restore's own controller was first. A conflict throws, and the caller retries.
     if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
   }
 }

@@ -14,24 +14,23 @@ import { CALL_MS_MAX, within } from './within.ts';
 
 export interface ItemPass {
   readonly backup: Backup;
-  /** Compressed. Stays the caller's. */
+  /** Compressed. The caller owns it. */
   readonly tarball: ScratchFile;
   readonly actions: readonly Resolved<DeleteAction>[];
   readonly attempts: Attempts;
   readonly signal: AbortSignal;
-  /** Types whose items are handed to `onItem` as well. */
+  /** Types of items that `onItem` receives, too. */
   readonly types: ReadonlySet<string>;
   readonly onItem: (type: string, item: KubeObject) => void;
 }
 
-/** A plugin that is gone fails for each of 300,000 items. Our choice. */
+/** A missing plugin would fail for each of 300,000 items. Our choice. */
 const FAILURES_MAX = 10;
 
 /**
- * Asks the actions about each item of a tarball, in its order. One item is in memory at a time.
- * Velero goes by the copy of an item that names no version, and so is it here. Of one that is there
- * twice it asks twice. What an action says no to is told, and the next item is asked about. Throws
- * `DAMAGED_ARCHIVE`.
+ * Calls the actions for each item of a tarball, in its order. Holds a single item in memory. Like
+ * Velero it uses only the copy of an item whose path names no version. Like Velero it passes a
+ * repeated item twice. A failure is reported, and the next item follows. Throws `DAMAGED_ARCHIVE`.
  */
 export async function eachItem(pass: ItemPass): Promise<void> {
   const { tarball, signal, types, onItem, backup } = pass;
@@ -56,7 +55,7 @@ export async function eachItem(pass: ItemPass): Promise<void> {
       try {
         onItem(type, item);
       } catch (error) {
-        // One that lacks what its kind must have keeps no other one.
+        // A malformed item must not stop the pass.
         pass.attempts.fail(`error invoking delete item actions: ${path} of the tarball`, error);
       }
     }
@@ -74,7 +73,7 @@ function parsed(bytes: Buffer): KubeObject | undefined {
   }
 }
 
-/** One action, and how often it has failed in a row. */
+/** An action with its failures in a row. */
 class Asked {
   readonly #resolved: Resolved<DeleteAction>;
   #failures = 0;
@@ -83,7 +82,7 @@ class Asked {
     this.#resolved = resolved;
   }
 
-  /** By its place alone: an item that no action asks for need not be read. */
+  /** Decides by the path alone, so unneeded items are not parsed. */
   mayApply({ groupResource, namespace, name }: ItemPlace): boolean {
     const { action, applies } = this.#resolved;
     if ((action.appliesTo.selector ?? '') !== '') return true;

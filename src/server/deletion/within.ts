@@ -1,15 +1,12 @@
 import { CodedError, isCanceled, untilAborted } from '../../base/index.ts';
 import { withOwnSignal } from '../../kube/index.ts';
 
-/**
- * Of a plugin: one that waits for ever must not keep a backup. Our choice: drivers delete within
- * minutes.
- */
+/** Time limit for one call of a plugin. Our choice: drivers delete within minutes. */
 export const CALL_MS_MAX = 10 * 60_000;
 
 /**
- * Gives a task so long, also one that does not look at its signal: what hangs must not keep the
- * rest of a backup. Throws `NO_ANSWER`, and what the task throws.
+ * Runs a task with a time limit, even if the task ignores its signal. A hanging task must not block
+ * the rest of the deletion. Throws `NO_ANSWER`, and the errors of the task.
  */
 export async function within<T>(
   signal: AbortSignal,

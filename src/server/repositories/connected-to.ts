@@ -2,14 +2,13 @@ import { createHash } from 'node:crypto';
 import type { KubeObject } from '../../kube/index.ts';
 
 /**
- * On a BackupRepository: what it was connected to, as hashes: of its place and of the password's
- * version, with a dot between.
+ * Annotation on a BackupRepository: `<place hash>.<password version hash>` of its last connection.
  */
 export const CONNECTED = 'longshore.io/connected-to';
 
 /**
- * As the annotation has it: all that says where a repository is (Velero: needInvalidBackupRepo),
- * and the Secret of the password.
+ * The value of the annotation: hashes of the fields that locate a repository (Velero:
+ * needInvalidBackupRepo), and of the password's Secret.
  */
 export function connectionOf(location: KubeObject, passwordVersion: string): string {
   const { spec } = location as { spec?: Record<string, unknown> };
@@ -26,14 +25,14 @@ export function connectionOf(location: KubeObject, passwordVersion: string): str
   return `${hashOf(place, 32)}.${hashOf(passwordVersion, 16)}`;
 }
 
-/** The place alone, whichever password there is. */
+/** The hash of the place, without the password. */
 export const placeIn = (connection: string): string =>
   connection.slice(0, connection.lastIndexOf('.'));
 
 export const isReadOnlyLocation = (location: KubeObject): boolean =>
   (location as { spec?: { accessMode?: string } }).spec?.accessMode === 'ReadOnly';
 
-/** What an attempt to connect depends on: a location that may be written to now is another one. */
+/** Key of a connection attempt. A location that becomes writable gets a new attempt. */
 export const attemptedAt = (connection: string, location: KubeObject): string =>
   `${connection} ${isReadOnlyLocation(location) ? 'read-only' : ''}`;
 

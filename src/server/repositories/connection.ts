@@ -19,26 +19,23 @@ import { repositoryConfigOf } from './repository-config.ts';
 import { annotate, type RepositoryWriter } from './repository-writer.ts';
 
 export interface ConnectionOptions extends PreparationsOptions {
-  /** `spec.maintenanceFrequency` of new repositories, as Go writes durations. */
+  /** `spec.maintenanceFrequency` of new repositories, as a Go duration. */
   readonly frequency: string;
   /** Velero's ConfigMap of repository settings. */
   readonly configMap: string | undefined;
-  /** Looks at a repository again, now. */
+  /** Reconciles a repository now. */
   readonly wake: (key: string) => void;
 }
 
 /** Velero: pkg/controller/backup_repository_controller.go. */
 const REESTABLISH = 're-establish on BSL change, create or delete';
-/** Between two attempts: the first, and the most, which is Velero's resync period. */
+/** First and longest delay between two attempts. The longest is Velero's resync period. */
 const RETRY_FIRST_MS = 15_000;
 const RETRY_MAX_MS = 300_000;
-/**
- * Between two looks at one whose password is being changed; the end of that wakes it, too. Our
- * choice.
- */
+/** Interval between checks during a password change. Its end wakes them, too. Our choice. */
 const HELD_MS = 60_000;
 
-/** How an attempt ended that nobody has written down yet. */
+/** The result of an attempt, until it is written to the BackupRepository. */
 interface Outcome {
   readonly uid: string;
   readonly connection: string;
@@ -53,14 +50,14 @@ interface Attempt {
 }
 
 /**
- * Makes BackupRepositories ready, and says why where it cannot: when they are new, when the place
- * they lie in has changed, and again and again while they are not.
+ * Makes BackupRepositories ready, or records the reason for a failure. Runs for new repositories,
+ * after a change of their location, and repeatedly until they are ready.
  */
 export class Connections {
   readonly #options: ConnectionOptions;
   readonly #preparations: Preparations;
   readonly #outcomes = new Map<string, Outcome>();
-  /** By key, what a Ready one is connected to as far as this process knows. */
+  /** Connections of Ready repositories that this process knows, by key. */
   readonly #known = new Map<string, string>();
   readonly #attempts = new Map<string, Attempt>();
   #passwordVersion = '';
@@ -70,10 +67,7 @@ export class Connections {
     this.#preparations = new Preparations(options);
   }
 
-  /**
-   * Which password there is. True when it is another one than before: everything has to be checked
-   * then.
-   */
+  /** Stores the version of the password. Returns whether it changed: then check everything. */
   notePassword(version: string): boolean {
     const isChanged = this.#passwordVersion !== version;
     this.#passwordVersion = version;
@@ -86,15 +80,14 @@ export class Connections {
     this.#outcomes.delete(key);
   }
 
-  /** The repository as it is afterwards, and when to look at it again where it is not ready. */
+  /** Returns the updated repository, and the delay until the next check if it is not ready. */
   async reconcile(
     key: string,
     repository: BackupRepository,
     location: KubeObject | undefined,
     writer: RepositoryWriter,
   ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
-    // Whoever changes the passwords opens it again, or leaves that to this process once the Secret
-    // has the new one.
+    // The password change opens the repository, or this process does once the Secret is new.
     if (isHeld(repository)) return { repository, requeueAfterMs: HELD_MS };
     if (!location) return { repository: await this.#locationGone(repository, writer) };
     const connection = connectionOf(location, this.#passwordVersion);
@@ -104,15 +97,14 @@ export class Connections {
       if (before === undefined || before === connection) {
         this.#known.set(key, connection);
         if (repository.metadata.annotations?.[CONNECTED] !== undefined) return { repository };
-        // One that Velero's server has connected, before this one was here, is taken for what it
-        // is. The next leader has to know that.
+        // Velero's server connected it: trust that, and record it for the next leader.
         const adopted = await writer.update(repository, (draft) =>
           annotate(draft, CONNECTED, connection),
         );
         return { repository: adopted };
       }
-      // A Secret that was written may hold the same password, or one that opens the repository
-      // already: whoever uses it goes on meanwhile.
+      // A rewritten Secret may hold the same password, or the repository may have the new one
+      // already. Movers continue meanwhile.
       const isSamePlace = placeIn(before) === placeIn(connection);
       if (!isSamePlace) repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }
@@ -122,17 +114,17 @@ export class Connections {
       if (isOfThis) return this.#finish(key, repository, outcome, writer);
       this.#outcomes.delete(key);
     }
-    // It is looked at again when that has ended.
+    // The end of the preparation wakes it.
     if (this.#preparations.isUnderWay(key)) return { repository };
     const attempt = this.#attempts.get(key);
     const waitMs = attempt?.place === attemptedAt(connection, location) ? restMs(attempt) : 0;
     const isNewHere = phase !== 'NotReady' && phase !== 'Ready';
     if (waitMs > 0 && !isNewHere) return { repository, requeueAfterMs: waitMs };
-    // It would hang beside the first. Another place may answer.
+    // A second attempt would hang like the first. A different place may answer.
     if (this.#preparations.hangsAt(key, placeIn(connection))) {
       return { repository, requeueAfterMs: RETRY_MAX_MS };
     }
-    // One that never was ready is set up by what the ConfigMap says now.
+    // A repository that was never ready takes the current settings of the ConfigMap.
     const isNew = repository.status?.lastMaintenanceTime == null;
     if (isNew) repository = await this.#setDefaults(repository, writer);
     this.#begin({ key, repository, location, connection, writer });
@@ -149,7 +141,7 @@ export class Connections {
     });
   }
 
-  /** Resolves when nothing is under way any more, or soon. */
+  /** Resolves when all preparations have ended, or after a short time limit. */
   settle(): Promise<void> {
     return this.#preparations.settle();
   }
@@ -161,7 +153,7 @@ export class Connections {
     writer: RepositoryWriter,
   ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
     if (error && isOfCluster(error)) {
-      // Says nothing about the repository: the controller tries again.
+      // Says nothing about the repository: the controller retries.
       this.#outcomes.delete(key);
       throw error;
     }
@@ -169,8 +161,7 @@ export class Connections {
       const failures = (this.#attempts.get(key)?.failures ?? 0) + 1;
       const attempt = { atMs: performance.now(), place, failures };
       if (repository.status?.phase === 'Ready' && !isCode(error, ...NOT_OURS)) {
-        // It could not be asked whether the password still opens it, which says nothing about those
-        // who have it open.
+        // The check of the password failed for another reason. Open repositories keep working.
         this.#outcomes.delete(key);
         this.#attempts.set(key, attempt);
         const { logger } = this.#options;
@@ -216,7 +207,7 @@ export class Connections {
     });
   }
 
-  /** A ConfigMap that cannot be read as one is reported, and ignored, as by Velero. */
+  /** An invalid ConfigMap is reported and ignored, as in Velero. */
   async #loadConfig(
     repository: BackupRepository,
     { client, events, signal }: RepositoryWriter,
@@ -261,18 +252,13 @@ export class Connections {
   }
 }
 
-/**
- * What is wrong with the API server, or with this process's place in it, says nothing about a
- * repository.
- */
+/** Errors of the API server or of leadership say nothing about the repository. */
 const isOfCluster = (error: unknown): boolean =>
   isCanceled(error) ||
   isPassingAnswer(error) ||
   isCode(error, 'LEADERSHIP_LOST', 'PASSWORD_CHANGE_UNDER_WAY');
 
-/**
- * What an attempt may end with that tells for sure that a Ready repository is of no use as it is.
- */
+/** Errors that prove that a Ready repository cannot be used. */
 const NOT_OURS = ['WRONG_PASSWORD', 'REPOSITORY_CORRUPTED', 'STORAGE_NOT_EMPTY'] as const;
 
 function restMs({ atMs, failures }: Attempt): number {

@@ -1,7 +1,7 @@
 /**
- * Attempts of this process that were given up and have not ended, by the place that they hang at.
- * They outlast the leadership that began them, and one at a directory keeps one of the few threads
- * that Node has for files and for names of hosts.
+ * Attempts that passed their time limit and have not ended, counted by place. They outlive the
+ * leadership that began them. At a directory each blocks one of Node's few threads for files and
+ * DNS.
  */
 export class HangingAttempts {
   readonly #counts = new Map<string, number>();
@@ -10,7 +10,7 @@ export class HangingAttempts {
     return this.#counts.get(place) ?? 0;
   }
 
-  /** Until `end`, which never rejects. */
+  /** Counts until `end` resolves. `end` must not reject. */
   add(place: string, end: Promise<void>): void {
     this.#counts.set(place, this.countAt(place) + 1);
     void end.then(() => {

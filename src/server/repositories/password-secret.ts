@@ -26,7 +26,7 @@ import { loadFormat } from '../../repository/index.ts';
 export interface PasswordSecretOptions {
   readonly client: KubeClient;
   readonly namespace: string;
-  /** For credentials of locations. */
+  /** Credentials of locations are written there. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly openStorage: (location: string, options: { create: boolean }) => Promise<BlobStorage>;
@@ -36,23 +36,23 @@ export interface PasswordSecretOptions {
 }
 
 /**
- * `there`: it was there before. `random`: created with a random password. `well-known`: created
- * with Velero's password, because the bucket has repositories with it. `later`: nothing was
- * created, and why.
+ * - `there`: the Secret existed before.
+ * - `random`: created with a random password.
+ * - `well-known`: created with Velero's password, because the bucket has repositories with it.
+ * - `later`: not created, with the reason.
  */
 export type PasswordSecretOutcome =
   | { readonly state: 'there' | 'random' | 'well-known' }
   | { readonly state: 'later'; readonly why: string; readonly unreadLocation?: string };
 
 const RANDOM_BYTES = 32;
-/** Opened per location, to learn which password they have. Each derives a key. Our choice. */
+/** Repositories opened per location to find their password. Each derives a key. Our choice. */
 const TRIED_MAX = 3;
 
 /**
- * Creates the Secret with the password of all repositories, and never replaces one. The password is
- * random, except where the buckets have repositories already: then it is Velero's well-known one,
- * if that opens them. Throws `NO_PASSWORD` where repositories exist and nothing here tells their
- * password.
+ * Creates the Secret with the password of all repositories, and never replaces it. The password is
+ * random, or Velero's well-known password if that opens existing repositories. Throws `NO_PASSWORD`
+ * if repositories exist and their password is unknown.
  */
 export async function ensurePasswordSecret(
   options: PasswordSecretOptions,
@@ -63,7 +63,7 @@ export async function ensurePasswordSecret(
   const found = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
   const used = found.find(({ status }) => status?.lastMaintenanceTime != null);
   const locations = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal });
-  // Before there is a location nothing needs the password, and its bucket may have repositories.
+  // Without a location nothing needs the password yet, and its bucket may have repositories.
   if (locations.length === 0 && !used) {
     return { state: 'later', why: 'there is no BackupStorageLocation yet' };
   }
@@ -102,7 +102,7 @@ async function createSecret(
   try {
     await client.create(SECRETS, { metadata, data }, { signal });
   } catch (error) {
-    // Created by another installation at the same time: theirs counts.
+    // Created by another installation at the same time: use that Secret.
     if (isCode(error, 'KUBE_ALREADY_EXISTS')) return { state: 'there' };
     throw error;
   }
@@ -110,18 +110,18 @@ async function createSecret(
 }
 
 interface Tried {
-  /** The namespace of its volumes. */
+  /** The namespace of the volumes. */
   readonly repository: string;
   readonly isWellKnown: boolean;
 }
 
-/** Which of the first repositories of a location Velero's password opens. */
+/** Tries Velero's password on the first repositories of a location. */
 async function triedIn(
   object: BackupStorageLocation,
   options: PasswordSecretOptions,
 ): Promise<Tried[]> {
   const location = parseBackupStorageLocation({ ...object, kind: 'BackupStorageLocation' });
-  // The store of a plugin holds no repositories.
+  // A plugin's store holds no repositories.
   if (!isBuiltIn(location)) return [];
   const files = await loadLocationFiles(options, location);
   const folders = await foldersIn(bucketLocation(location, files), options).catch(
@@ -152,7 +152,7 @@ function isBuiltIn(location: Parameters<typeof storageKindOf>[0]): boolean {
   }
 }
 
-/** Undefined for a folder whose name no namespace can have. */
+/** Undefined if the folder's name cannot be a namespace. */
 function placeOf(
   location: Parameters<typeof repositoryLocation>[0],
   folder: string,
@@ -174,7 +174,7 @@ async function foldersIn(
   return (await Array.fromAsync(storage.listFolders(`${REPOSITORY_FOLDER}/`, { signal }))).sort();
 }
 
-/** Undefined where there is no repository. */
+/** Undefined if there is no repository. */
 async function isWellKnownAt(
   place: string,
   { openStorage, client }: PasswordSecretOptions,
@@ -203,8 +203,7 @@ async function opensWith(
 }
 
 /**
- * What to say of a repository that the Secret's password does not open. Other errors stay as they
- * are.
+ * Explains why the Secret's password does not open a repository. Returns other errors unchanged.
  */
 export async function explainWrongPassword(
   error: unknown,
@@ -236,7 +235,7 @@ const unknown = (namespace: string, example: string): CodedError =>
 export const WELL_KNOWN_REMEDY =
   'Give all repositories another one: longshore repository change-password-all';
 
-/** Undefined without a Secret, or where this account may not read it. */
+/** Undefined without a Secret, or if this account may not read it. */
 export async function isPasswordWellKnown(
   client: Pick<KubeClient, 'find'>,
   namespace: string,

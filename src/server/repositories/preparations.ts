@@ -21,20 +21,20 @@ import type { RepositoryWriter } from './repository-writer.ts';
 export interface PreparationsOptions {
   readonly logger: Logger;
   readonly namespace: string;
-  /** With all that makes it patient; `create` where its directory may be made. */
+  /** Opens storage with retries. `create`: creates a missing directory. */
   readonly openStorage: (location: string, options: { create: boolean }) => Promise<BlobStorage>;
-  /** For credentials. */
+  /** Credentials are written there. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** How long one repository may take to be prepared; by default 10 minutes. */
+  /** Time limit for one repository; default 10 minutes. */
   readonly prepareMs?: number;
-  /** Of this process, whichever leadership began them; by default one's own. */
+  /** Shared by all leaderships of this process. Default: a new one. */
   readonly hanging?: HangingAttempts;
 }
 
-/** Of one repository at its location. */
+/** The preparation of one repository. */
 export interface Preparation {
-  /** Of the BackupRepository: `namespace/name`. */
+  /** `namespace/name` of the BackupRepository. */
   readonly key: string;
   readonly repository: BackupRepository;
   readonly location: KubeObject;
@@ -43,28 +43,27 @@ export interface Preparation {
   readonly writer: Pick<RepositoryWriter, 'client' | 'signal' | 'assertLeading'>;
 }
 
-/** Of one location. Each derives a key, which takes 64 MiB for a moment. Our choice. */
+/** Per location. Each derives a key, which briefly takes 64 MiB. Our choice. */
 const PREPARED_AT_ONCE = 2;
-/** At one place, before no more is begun there: Node has four threads for files. Our choice. */
+/** Limit per place before new attempts are refused: Node has four threads for files. Our choice. */
 const HANGING_MAX = 2;
-/** For what is under way when this process stops. Our choice. */
+/** Time limit for running preparations when this process stops. Our choice. */
 const SETTLE_MS = 5000;
 /**
- * For one repository. Requests to a storage over a network end by themselves within minutes; a
- * directory on a server that is gone never answers. Our choice.
+ * Time limit for one repository. Requests over a network end within minutes, but a directory on a
+ * dead server never answers. Our choice.
  */
 const PREPARE_MS = 600_000;
 
 /**
- * Repositories that are prepared, beside the controller's workers, and for each location by itself:
- * a bucket that does not answer keeps only its own repositories waiting.
+ * Prepares repositories outside of the controller's workers. Each location has its own limit: a
+ * hanging bucket delays only its own repositories.
  */
 export class Preparations {
   readonly #options: PreparationsOptions;
-  /** By location. */
   readonly #limiters = new Map<string, Limiter>();
   readonly #underWay = new Map<string, Promise<void>>();
-  /** By key, the places at which attempts of this leadership were given up and have not ended. */
+  /** Places of this leadership's attempts that hang, by key. */
   readonly #hanging = new Map<string, string[]>();
   readonly #allHanging: HangingAttempts;
 
@@ -77,15 +76,12 @@ export class Preparations {
     return this.#underWay.has(key);
   }
 
-  /** Whether an attempt with this repository at this place was given up, and has not ended. */
+  /** Whether an attempt for this repository at this place still hangs. */
   hangsAt(key: string, place: string): boolean {
     return this.#hanging.get(key)?.includes(place) === true;
   }
 
-  /**
-   * While none of this key is under way. `onEnd` is called once, without an error where the
-   * repository is ready.
-   */
+  /** Call only if none of this key is running. `onEnd` is called once, with an error on failure. */
   begin(preparation: Preparation, onEnd: (error: Error | undefined) => void): void {
     const { key, location } = preparation;
     const { name } = location.metadata;
@@ -102,8 +98,8 @@ export class Preparations {
   }
 
   /**
-   * Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since
-   * this process does not lead.
+   * Resolves when all preparations have ended, or after a time limit. A hanging preparation writes
+   * nothing later, because this process does not lead.
    */
   async settle(): Promise<void> {
     const ends = [...this.#underWay.values()];
@@ -112,9 +108,9 @@ export class Preparations {
   }
 
   /**
-   * Gives its place to others when the time is over, or this process leads no more: what still
-   * hangs then writes nothing, not even when this process leads once more. Throws
-   * `PREPARE_TIMED_OUT`, `LOCATION_HANGS` and what {@link prepareRepository} throws.
+   * Frees its slot at the time limit, or when leadership ends. A hanging task writes nothing later,
+   * even if this process leads again. Throws `PREPARE_TIMED_OUT`, `LOCATION_HANGS` and errors of
+   * {@link prepareRepository}.
    */
   async #prepareInTime({
     key,
@@ -192,7 +188,7 @@ export class Preparations {
     logger.info({ repository: metadata.name }, 'preparing the repository');
     await using storage = await openStorage(access.location, { create: !isReadOnly }).catch(
       (error: unknown) => {
-        // A directory without anything in it: nothing is created there either.
+        // An empty directory: nothing may be created there either.
         if (isReadOnly && isCode(error, 'STORAGE_NOT_FOUND')) throw readOnly(locationName);
         throw error;
       },

@@ -29,36 +29,30 @@ export interface PrepareOptions {
   readonly password: Secret;
   readonly clock: Clock;
   readonly logger: Logger;
-  /** Of the BackupStorageLocation, for messages: namespace/name. */
+  /** `namespace/name` of the BackupStorageLocation, for messages. */
   readonly locationName: string;
   readonly isReadOnly: boolean;
-  /** Of a repository that is created now. */
+  /** For a new repository. */
   readonly retention?: Retention | undefined;
-  /**
-   * How often full maintenance is due in a repository that is set up now; Kopia's own interval
-   * without it.
-   */
+  /** Interval of full maintenance in a new repository. Default: Kopia's. */
   readonly fullIntervalNs?: Nanoseconds | undefined;
   /** Throws when this process must not write any more. */
   readonly assertLeading?: (() => void) | undefined;
 }
 
-/** Velero's name in all its repositories: who owns maintenance, and whose snapshots they are. */
+/** Velero's client name in all repositories: the owner of maintenance and snapshots. */
 const CLIENT = { username: 'default', hostname: 'default' };
-/**
- * Velero writes it last: without it a repository is not set up
- * (pkg/repository/udmrepo/kopialib/repo_init.go).
- */
+/** The blob that Velero writes last during setup (pkg/repository/udmrepo/kopialib/repo_init.go). */
 const SETUP_BLOB = blobId('udmrepo.Repository');
 const SETUP_BYTES_MAX = 64 << 10;
-/** A creation takes seconds. Our choice. */
+/** Age after which an unfinished creation counts as dead. A creation takes seconds. Our choice. */
 const GIVEN_UP_NS = HOUR_NS;
 
 /**
- * Makes the repository ready for Velero's and our data movers: creates it where the location is
- * empty, sets it up where that was not done, and otherwise only checks that the password opens it.
- * May be repeated, also after it was killed at any point. Throws `REPOSITORY_READ_ONLY`,
- * `REPOSITORY_CORRUPTED`, `WRONG_PASSWORD`, `STORAGE_NOT_EMPTY`, and what the storage throws.
+ * Makes the repository ready for data movers of Velero and Longshore: creates a missing repository,
+ * and completes an unfinished setup. Otherwise it only checks the password. May be repeated, also
+ * after a crash at any point. Throws `REPOSITORY_READ_ONLY`, `REPOSITORY_CORRUPTED`,
+ * `WRONG_PASSWORD`, `STORAGE_NOT_EMPTY`, and errors of the storage.
  */
 export async function prepareRepository(options: PrepareOptions): Promise<void> {
   const { isReadOnly, locationName } = options;
@@ -70,19 +64,19 @@ export async function prepareRepository(options: PrepareOptions): Promise<void> 
   }
   const uniqueId = Buffer.from(format?.uniqueId ?? []).toString('base64');
   if (await isSetUp(options, uniqueId)) return;
-  // Set up by whoever may write there.
+  // A cluster with write access completes the setup.
   if (isReadOnly) return;
   await setUp(options, uniqueId);
 }
 
-/** In Velero's words (pkg/repository/provider/unified_repo.go). */
+/** Velero's message (pkg/repository/provider/unified_repo.go). */
 export const readOnly = (locationName: string): CodedError =>
   new CodedError(
     'REPOSITORY_READ_ONLY',
     `cannot create new backup repo for read-only backup storage location ${locationName}`,
   );
 
-/** Undefined where there is no repository. */
+/** Undefined if there is no repository. */
 async function findFormat(options: PrepareOptions): Promise<Format | undefined> {
   const { storage, password, clock, logger } = options;
   const warn = (message: string): void => {
@@ -109,7 +103,7 @@ async function create(options: PrepareOptions): Promise<void> {
   try {
     await createFormat(storage, password, format);
   } catch (error) {
-    // Made by somebody else meanwhile; what is there now is looked at next.
+    // A different process created it meanwhile. The caller loads its format next.
     if (isCode(error, 'REPOSITORY_EXISTS')) return;
     if (!isCode(error, 'REPOSITORY_UNFINISHED') || !(await isGivenUp(options))) throw error;
     assertLeading?.();
@@ -119,8 +113,7 @@ async function create(options: PrepareOptions): Promise<void> {
 }
 
 /**
- * Whether a creation was killed between its two blobs, and nothing else is there: then it may begin
- * anew.
+ * Whether a creation died between its two blobs and nothing else exists. Then it may start again.
  */
 async function isGivenUp({ storage, clock }: PrepareOptions): Promise<boolean> {
   let isOld = false;
@@ -160,7 +153,7 @@ async function setUp(options: PrepareOptions, uniqueId: string): Promise<void> {
   const before = await loadMaintenanceParameters(repository);
   if (before?.owner !== clientName(CLIENT)) {
     const parameters = defaultParameters(CLIENT);
-    // Without it what is still needed would be open to deletion once the period is over.
+    // Without lock extension, needed packs could be deleted after the retention period.
     if (repository.format.retention) parameters.extendObjectLocks = true;
     if (fullIntervalNs !== undefined) parameters.full.interval = Number(fullIntervalNs);
     assertLeading?.();

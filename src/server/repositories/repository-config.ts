@@ -1,6 +1,6 @@
 import { CodedError, HOUR_NS, lookup, type Nanoseconds } from '../../base/index.ts';
 
-/** Of `fullMaintenanceInterval` (Velero: pkg/repository/udmrepo/repo.go). */
+/** Values of `fullMaintenanceInterval` (Velero: pkg/repository/udmrepo/repo.go). */
 const INTERVALS: Readonly<Record<string, Nanoseconds>> = {
   normalGC: 24n * HOUR_NS,
   fastGC: 12n * HOUR_NS,
@@ -8,9 +8,9 @@ const INTERVALS: Readonly<Record<string, Nanoseconds>> = {
 };
 
 /**
- * What the backup-repository ConfigMap says of a type of repositories, as `spec.repositoryConfig`
- * keeps it: each value as text. Whole numbers stay whole (Velero writes 5e+06 for 5000000, and
- * cannot read that). Throws `BAD_CONFIG`.
+ * Settings of the backup-repository ConfigMap for a type of repository. The values are texts, as in
+ * `spec.repositoryConfig`. Whole numbers stay whole (Velero writes 5e+06 for 5000000, and cannot
+ * read that). Throws `BAD_CONFIG`.
  */
 export function repositoryConfigOf(
   name: string,
@@ -36,10 +36,7 @@ export function repositoryConfigOf(
   );
 }
 
-/**
- * How often a new repository wants full maintenance; undefined where nothing is said. Throws
- * `BAD_CONFIG`.
- */
+/** Interval of full maintenance in a new repository; undefined if not set. Throws `BAD_CONFIG`. */
 export function fullIntervalNs(
   config: Readonly<Record<string, string>> | null | undefined,
 ): Nanoseconds | undefined {

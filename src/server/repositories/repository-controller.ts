@@ -43,23 +43,21 @@ export interface RepositoryControllerOptions {
   readonly jobs: Omit<JobKeeperOptions, 'logger' | 'namespace' | 'metrics' | 'wake'>;
 }
 
-/**
- * Repositories looked at side by side; what takes long among it has bounds of its own. Our choice.
- */
+/** Repositories reconciled in parallel. Slow steps have limits of their own. Our choice. */
 const WORKERS = 8;
 /**
- * Between two looks at the password's Secret, which cannot be watched by its name alone without the
- * right to list all. Our choice.
+ * Interval between reads of the password's Secret. Watching one Secret by name would need the right
+ * to list all Secrets. Our choice.
  */
 const PASSWORD_MS = 60_000;
 const PASSWORD_RETRY_MS = 2000;
-/** Between two looks into buckets that could not be read. Our choice. */
+/** Retry interval for unreadable buckets. Our choice. */
 const UNREAD_MS = 15_000;
 
 /**
- * Looks after BackupRepositories as Velero's controller of that name does: makes them ready,
- * notices when the place they lie in changes, and has them maintained. Velero's own must be
- * switched off (`velero server --disable-controllers=backup-repo`).
+ * Reconciles BackupRepositories like Velero's controller of that name: connection, changes of
+ * location, and maintenance. Switch Velero's own controller off
+ * (`velero server --disable-controllers=backup-repo`).
  */
 export class RepositoryController extends LeadingController<RepositoryRun> {
   readonly name = 'repository';
@@ -83,7 +81,7 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
   }
 }
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class RepositoryRun {
   readonly #options: RepositoryControllerOptions;
   readonly #signal: AbortSignal;
@@ -95,11 +93,11 @@ class RepositoryRun {
   readonly #controller: Controller;
   readonly #connections: Connections;
   readonly #keeper: JobKeeper;
-  /** By the value of the label that Jobs have: repositories, and the keys of their Jobs. */
+  /** Keys of repositories, and below the keys of their Jobs, by the value of the Jobs' label. */
   readonly #byLabel = new Map<string, string>();
   readonly #jobsOf = new Map<string, Set<string>>();
   #passwordFailure: string | undefined;
-  /** Undefined while there is no password. */
+  /** Undefined without a password. */
   #isWellKnown: boolean | undefined;
 
   constructor(
@@ -167,7 +165,7 @@ class RepositoryRun {
       this.#jobChanged(after, before);
     });
     for (const repository of this.#repositories.list()) {
-      // Nobody here would see those of restic's end.
+      // Jobs of restic repositories are not followed, so their end would be missed.
       if (!isKept(repository)) continue;
       const label = repositoryLabelOf(repository.metadata.name);
       const jobs = this.#jobOutlines(label);
@@ -210,7 +208,7 @@ class RepositoryRun {
     if (key !== undefined) this.#controller.queue.add(key);
   }
 
-  /** Its status changes each minute, which is of no interest. */
+  /** Ignores changes of the status, which happen each minute. */
   #locationChanged(after: KubeObject | undefined, before: KubeObject | undefined): void {
     if (after && before && specText(after) === specText(before)) return;
     const { name } = ((after ?? before) as KubeObject).metadata;
@@ -244,7 +242,7 @@ class RepositoryRun {
     return { requeueAfterMs: Math.min(restMs, connected.requeueAfterMs ?? Infinity) };
   }
 
-  /** One that the cache does not know may have been created a moment ago. */
+  /** The cache may lack a location that was just created. */
   async #location({ metadata, spec }: BackupRepository): Promise<KubeObject | undefined> {
     const ref: ObjectRef = { namespace: metadata.namespace, name: spec.backupStorageLocation };
     const known = this.#locations.get(ref);
@@ -252,7 +250,7 @@ class RepositoryRun {
     return this.#options.client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal: this.#signal });
   }
 
-  /** Until there is a password, which the first server makes: nothing can be opened without. */
+  /** Waits until the password exists. The first server creates it. */
   async #loadPassword(): Promise<void> {
     const { client, namespace, logger, connection } = this.#options;
     const { openStorage, directory, defaultCredentials } = connection;
@@ -295,7 +293,9 @@ class RepositoryRun {
     }
   }
 
-  /** Repositories that wait for the password say why. Ready repositories stay ready. */
+  /**
+   * Writes the reason into repositories that wait for the password. Ready repositories stay ready.
+   */
   async #tellWaiting(why: string): Promise<void> {
     const message = redactAndCut(`the repository waits for its password: ${why}`);
     for (const repository of this.#repositories.list()) {
@@ -307,7 +307,7 @@ class RepositoryRun {
           draft.status = { ...draft.status, phase: phase === '' ? 'New' : phase, message };
         });
       } catch (error) {
-        // The next look tells it.
+        // The next attempt writes the reason.
         if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
         const fields = { repository: metadata.name, error: messageOf(error) };
         this.#options.logger.debug(fields, 'the reason of the wait could not be written');
@@ -315,7 +315,7 @@ class RepositoryRun {
     }
   }
 
-  /** Until aborted: whether the password's Secret is another one. */
+  /** Checks the password's Secret for changes, until aborted. */
   async #followPassword(): Promise<void> {
     const signal = this.#signal;
     while (!signal.aborted) {
@@ -331,12 +331,12 @@ class RepositoryRun {
     }
   }
 
-  /** True when there is another password than before. */
+  /** Returns whether the password changed. */
   async #notePassword(): Promise<boolean> {
     const { client, namespace } = this.#options;
     const ref = { namespace, name: PASSWORD_SECRET };
     const secret = await client.find(SECRETS, ref, { signal: this.#signal });
-    // Without one nothing is opened, and what is open is so by the last one.
+    // Without a password nothing can be opened. Open repositories keep the last password.
     if (secret?.data?.[PASSWORD_KEY] === undefined) return false;
     const isWellKnown = passwordIn(secret, PASSWORD_KEY) === WELL_KNOWN_PASSWORD;
     if (isWellKnown && this.#isWellKnown !== true) {
@@ -383,7 +383,7 @@ class RepositoryRun {
         namespace: repository.metadata.namespace,
         name: repository.spec.backupStorageLocation,
       });
-      // Nobody may maintain those.
+      // Read-only repositories cannot be maintained.
       const isReadOnly = location !== undefined && isReadOnlyLocation(location);
       const { status } = repository;
       yield {
@@ -403,20 +403,19 @@ class RepositoryRun {
 }
 
 /**
- * Another one whenever the Secret was written or made anew. Nothing in it comes from the password
- * itself: a hash of it is on each BackupRepository, where many may read it, and must be of no help
- * to guess one.
+ * Changes whenever the Secret is written or created, without using the password. A hash of this
+ * text is on each BackupRepository, readable for many, and must not help to guess the password.
  */
 export const passwordVersionOf = ({ metadata }: KubeObject): string =>
   `${metadata.uid}/${metadata.resourceVersion}`;
 
-/** Restic's are Velero's alone. */
+/** Only Velero handles restic repositories. */
 const isKept = ({ spec }: BackupRepository): boolean => spec.repositoryType === 'kopia';
 
 const specText = (object: KubeObject): string =>
   JSON.stringify((object as { spec?: unknown }).spec ?? null);
 
-/** A Job is as large as a pod, and there may be some for each of thousands of repositories. */
+/** Keeps a Job small in memory: thousands of repositories may each have several. */
 const outlined = ({ apiVersion, kind, metadata, status }: Job): Job => {
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels } = metadata;
   const { succeeded, failed, completionTime, conditions } = status ?? {};

@@ -10,19 +10,19 @@ export interface DescribedRepository {
   readonly name: string;
   readonly isReady: boolean;
   readonly overdueSeconds: number;
-  /** What the last verification has noted. */
+  /** The result of the last verification. */
   readonly verification: NotedVerification | undefined;
 }
 
 export interface RepositoryGauges {
-  /** Of each repository; nothing while another process leads. */
+  /** Each repository. Empty while another process leads. */
   readonly repositories: () => Iterable<DescribedRepository>;
   readonly jobs: () => { running: number; waiting: number };
-  /** Undefined while another process leads, or there is no password. */
+  /** Undefined without a password, or while another process leads. */
   readonly isPasswordWellKnown: () => boolean | undefined;
 }
 
-/** Velero's metrics of maintenance by their names, and ours. */
+/** Velero's metrics of maintenance under their names, and our own. */
 export class RepositoryMetrics {
   readonly #success: Counter<'repository_name'>;
   readonly #failure: Counter<'repository_name'>;
@@ -125,7 +125,7 @@ export class RepositoryMetrics {
     });
   }
 
-  /** A repository is there: a rate needs a series that begins with 0. */
+  /** For a new repository: a rate needs a series that begins with 0. */
   begin(name: string): void {
     this.#success.inc({ repository_name: name }, 0);
     this.#failure.inc({ repository_name: name }, 0);

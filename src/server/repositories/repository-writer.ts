@@ -13,9 +13,7 @@ export interface WriterOptions {
   readonly assertLeading: () => void;
 }
 
-/**
- * Writes BackupRepositories while this process leads, and only what is based on their last version.
- */
+/** Writes BackupRepositories while this process leads, and only over the version that it read. */
 export class RepositoryWriter {
   readonly client: KubeClient;
   readonly events: EventRecorder;
@@ -29,10 +27,7 @@ export class RepositoryWriter {
     this.assertLeading = assertLeading;
   }
 
-  /**
-   * The object with the change. Throws `KUBE_CONFLICT` when it was written meanwhile,
-   * `LEADERSHIP_LOST`.
-   */
+  /** Returns the written object. Throws `LEADERSHIP_LOST`, and `KUBE_CONFLICT` if it changed. */
   update(
     repository: BackupRepository,
     change: (draft: BackupRepository) => void,

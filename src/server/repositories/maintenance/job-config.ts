@@ -21,8 +21,8 @@ const selector = z.object({
 });
 
 /**
- * One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Keys that
- * nobody knows are of later versions.
+ * One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Unknown
+ * keys belong to later versions.
  */
 const schema = z.looseObject({
   /** Only the first entry counts. */
@@ -43,8 +43,8 @@ export const configKeyOf = ({ spec }: BackupRepository): string =>
   `${spec.volumeNamespace}-${spec.backupStorageLocation}-${spec.repositoryType ?? ''}`;
 
 /**
- * What the ConfigMap says about a repository's Jobs: its own key over `global`, of which alone
- * Velero takes the priority class, annotations and labels. Throws `BAD_CONFIG`, naming the key.
+ * Settings of a repository's Jobs: its own key overrides `global`. Like Velero, priority class,
+ * annotations and labels come only from `global`. Throws `BAD_CONFIG` with the key.
  */
 export function jobConfigOf(
   name: string,
@@ -89,10 +89,10 @@ function parse(
 const bad = (name: string, key: string, problem: string, cause?: unknown): CodedError =>
   new CodedError('BAD_CONFIG', `ConfigMap ${name}, key ${key}: ${problem}`, { cause });
 
-/** Many repositories are looked at in a row. Our choice. */
+/** Many repositories are reconciled in a row. Our choice. */
 const FRESH_MS = 10_000;
 
-/** The ConfigMap as it was moments ago. */
+/** Caches the ConfigMap for some seconds. */
 export class JobConfigSource {
   readonly #namespace: string;
   readonly #name: string | undefined;
@@ -103,7 +103,7 @@ export class JobConfigSource {
     this.#name = name === '' ? undefined : name;
   }
 
-  /** Nothing where no ConfigMap is named, or there is none, as for Velero. Throws `BAD_CONFIG`. */
+  /** Empty if no ConfigMap is named, or it does not exist, as in Velero. Throws `BAD_CONFIG`. */
   async load(
     client: KubeClient,
     repository: BackupRepository,

@@ -36,40 +36,39 @@ export interface JobKeeperOptions {
   readonly metrics: RepositoryMetrics;
   /** Velero's ConfigMap of maintenance Jobs. */
   readonly configMap: string | undefined;
-  /** Jobs at once, those of Velero's server included. */
+  /** Limit of parallel Jobs, including the Jobs of Velero's server. */
   readonly jobsMax: number;
-  /** What Jobs are made after: this server's. */
+  /** This server's Deployment, the template of the Jobs. */
   readonly deployment: string;
   readonly command: readonly string[];
   readonly logLevel: string;
   readonly logFormat: string;
-  /** Looks at a repository again, now. */
+  /** Reconciles a repository now. */
   readonly wake: (key: string) => void;
 }
 
-/** Looked at again at least so often: the clock may have been set. Velero: repoSyncPeriod. */
+/** Longest interval between checks, because the clock may be set. Velero: repoSyncPeriod. */
 const RESYNC_MS = 300_000;
 
-/** What is to be looked at of a repository. */
 export interface Kept {
   readonly key: string;
   readonly repository: BackupRepository;
-  /** As the cache has them. */
+  /** From the cache. */
   readonly jobs: readonly JobOutline[];
   readonly isStartable: boolean;
   readonly frequencyNs: Nanoseconds;
 }
 
 /**
- * Runs maintenance in Jobs: each repository when it is due, several at once up to a bound, the one
- * that waited longest first, and never two for one repository. All that has to survive is in the
- * cluster: a claim on the repository, the Jobs, and the history.
+ * Runs maintenance in Jobs when it is due, up to a limit. The repository that waited longest is
+ * first, and a repository never has two Jobs. All state that must survive is in the cluster: a
+ * claim on the repository, the Jobs, and the history.
  */
 export class JobKeeper {
   readonly #options: JobKeeperOptions;
-  /** Keys of repositories with a Job, or with one about to be. */
+  /** Keys of repositories with a Job, or about to get one. */
   readonly #running = new Set<string>();
-  /** Due, and without a place; when each was. */
+  /** When each was due, by key of repositories that wait for a slot. */
   readonly #waiting = new Map<string, bigint>();
 
   readonly #configs: JobConfigSource;
@@ -87,7 +86,7 @@ export class JobKeeper {
     return this.#waiting.size;
   }
 
-  /** Counts what earlier servers have left running, before anything is started. */
+  /** Counts Jobs that earlier servers left running. Call it before anything is started. */
   count({ key, repository, jobs }: Pick<Kept, 'key' | 'repository' | 'jobs'>): void {
     if (claimOf(repository) || jobs.some(({ end }) => !end)) this.#running.add(key);
   }
@@ -97,12 +96,12 @@ export class JobKeeper {
     this.#leave(key);
   }
 
-  /** How long nothing will be due. */
+  /** Returns the delay in ms until the next check. */
   async reconcile(kept: Kept, writer: RepositoryWriter): Promise<number> {
     const { key, repository, jobs } = kept;
     const situation = situationOf(kept, writer);
     let step = planMaintenance(situation);
-    // The claim may have come through its watch before the Job came through another one.
+    // The cache may have the claim already, and the Job not yet.
     if (step.kind === 'lost') step = await this.#planAgain(repository, situation, writer);
     switch (step.kind) {
       case 'note':
@@ -157,8 +156,8 @@ export class JobKeeper {
   }
 
   /**
-   * A Job that does not start keeps its place for a while, and its claim for longer; then it is
-   * deleted, unless Velero's server made it.
+   * Waits for a Job that is not over. A Job that does not start loses its slot after a while. Later
+   * it loses its claim and is deleted, unless Velero's server created it.
    */
   async #wait({ key, repository, jobs }: Kept, writer: RepositoryWriter): Promise<void> {
     const { client, signal } = writer;
@@ -178,7 +177,7 @@ export class JobKeeper {
     else this.#leave(key);
   }
 
-  /** The claim goes first: a process that starts just now sees that it is not named. */
+  /** Removes the claim before the Job: a process that starts just now sees that it is not named. */
   async #giveUp(
     repository: BackupRepository,
     { name, uid }: JobOutline,
@@ -202,7 +201,7 @@ export class JobKeeper {
     this.#waiting.delete(key);
   }
 
-  /** Gives the place to the one that has been due for the longest time. */
+  /** Gives the slot to the repository that has been due for the longest time. */
   #leave(key: string): void {
     if (!this.#running.delete(key)) return;
     let next: string | undefined;
@@ -215,7 +214,7 @@ export class JobKeeper {
     this.#options.wake(next);
   }
 
-  /** True when it was started. */
+  /** Returns whether a Job was started. */
   async #start(
     { key, repository }: Kept,
     situation: Situation,
@@ -227,7 +226,7 @@ export class JobKeeper {
     }
     this.#enter(key);
     try {
-      // The cache may not know yet what another server has begun.
+      // The cache may lack a Job that another server has just created.
       const jobs = await this.#listJobs(repository, writer);
       if (planMaintenance({ ...situation, jobs }).kind !== 'start') {
         this.#options.wake(key);
@@ -243,7 +242,7 @@ export class JobKeeper {
       await this.#create(claimed, job, writer);
       return true;
     } catch (error) {
-      // The claim may be there all the same; whoever sees it takes the place again.
+      // The claim may have been written. The next reconcile that sees it takes the slot again.
       this.#leave(key);
       throw error;
     }
@@ -258,7 +257,7 @@ export class JobKeeper {
     return jobs.map(outlineOf);
   }
 
-  /** Undefined where it cannot be made as things are; that is recorded, and tried again later. */
+  /** Undefined if the Job cannot be built. The failure is recorded, and retried later. */
   async #build(
     repository: BackupRepository,
     name: string,
@@ -282,7 +281,7 @@ export class JobKeeper {
     return this.#configs.load(client, repository, signal);
   }
 
-  /** After a server that wrote the claim and no more. */
+  /** For a server that died between the claim and the Job. */
   async #createAgain(
     repository: BackupRepository,
     name: string,
@@ -311,13 +310,13 @@ export class JobKeeper {
       const { name = '' } = job.metadata;
       if (isCode(error, 'KUBE_ALREADY_EXISTS')) {
         created = await client.get(JOBS, { namespace, name }, { signal });
-        // Somebody else's, of the same name: the next look begins anew, under another one.
+        // A foreign Job has this name: the next reconcile starts over with another name.
         if (!isJobOf(created, claimed)) {
           await writer.update(claimed, (draft) => annotate(draft, CLAIM, undefined));
           return;
         }
       } else {
-        // Refused as it is. What is only late is tried again under the same name.
+        // The API server rejects the Job. Other errors are retried under the same name.
         if (!isCode(error, 'KUBE_INVALID', 'KUBE_FORBIDDEN', 'KUBE_REFUSED')) throw error;
         await this.#failedToStart(claimed, error, writer);
         return;
@@ -371,7 +370,7 @@ export class JobKeeper {
     await this.#write(repository, [{ result: 'Failed', startTimestamp, message }], true, writer);
   }
 
-  /** History, time and claim change together, so that each end is recorded once. */
+  /** Writes history, time and claim together, so that each end is recorded once. */
   async #write(
     repository: BackupRepository,
     entries: readonly HistoryEntry[],
@@ -388,7 +387,7 @@ export class JobKeeper {
         if (result !== 'Succeeded') continue;
         const last = timeOf(draft.status.lastMaintenanceTime);
         const end = completeTimestamp ?? startTimestamp;
-        // What ended under a server's own eyes is the last; others' Jobs may be older than that.
+        // The claimed Job is always the last run. Other Jobs may be older.
         if (endsClaim || last === undefined || (timeOf(end) ?? 0n) > last) {
           draft.status.lastMaintenanceTime = end;
         }
@@ -411,10 +410,7 @@ export class JobKeeper {
     }
   }
 
-  /**
-   * Ended Jobs beyond those that are kept to be looked at. It may fail, and is done again at the
-   * next look.
-   */
+  /** Deletes ended Jobs beyond the number to keep. Failures are logged and retried. */
   async #prune(
     repository: BackupRepository,
     jobs: readonly JobOutline[],

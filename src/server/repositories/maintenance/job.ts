@@ -21,42 +21,37 @@ import {
 } from '../../../kube/index.ts';
 import type { JobConfig } from './job-config.ts';
 
-/** On Jobs and their pods: which repository (Velero: pkg/repository/maintenance/maintenance.go). */
+/** Label of Jobs and their pods (Velero: pkg/repository/maintenance/maintenance.go). */
 export const REPOSITORY_LABEL = 'velero.io/repo-name';
-/** On Jobs: made here, and so subject to the claim. */
+/** Label of Jobs that this project created. They need the claim. */
 export const JOB_MARK = 'longshore.io/repo-maintenance';
-/**
- * Before what went wrong, in the termination message and at the end of the output. Velero's server
- * looks for it.
- */
+/** Prefix of errors in termination message and output. Velero's server searches for it. */
 export const MAINTENANCE_ERROR = 'Repo maintenance error: ';
-/** Tell the process in the Job's pod which Job it belongs to. */
+/** Variables that name the Job to the process in its pod. */
 export const JOB_NAME_VARIABLE = 'LONGSHORE_JOB_NAME';
 export const JOB_UID_VARIABLE = 'LONGSHORE_JOB_UID';
-/** On the server's pods: the ServiceAccount of Jobs, which need fewer rights. */
+/** Annotation on the server's pods: the ServiceAccount for Jobs, which need fewer permissions. */
 const ACCOUNT_ANNOTATION = 'longshore.io/repo-maintenance-service-account';
 
 const NAME_MAX = 63;
-/** What Jobs take over of the server's Deployment (Velero: pkg/util/third_party.go). */
+/** Fields that Jobs copy from the server's Deployment (Velero: pkg/util/third_party.go). */
 const LABELS = ['azure.workload.identity/use'];
 const ANNOTATIONS = ['iam.amazonaws.com/role'];
 const TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
-/** The image has none for Windows. */
+/** There is no image for Windows. */
 const NOT_WINDOWS: LabelSelectorRequirement = {
   key: 'kubernetes.io/os',
   operator: 'NotIn',
   values: ['windows'],
 };
 
-/**
- * The value of {@link REPOSITORY_LABEL}: a name that is too long for a label is given by its hash.
- */
+/** The value of {@link REPOSITORY_LABEL}. A name that is too long is replaced by its hash. */
 export const repositoryLabelOf = (name: string): string =>
   name.length <= NAME_MAX ? name : createHash('sha3-224').update(name).digest('hex');
 
 /**
- * As Velero names them, so that whoever looks at them finds them. Where the name of the repository
- * is too long, a hash of its UID is in its place: several may begin in the same millisecond.
+ * The name of a Job, as in Velero. A long repository name is replaced by a hash of its UID, because
+ * several Jobs may begin in the same millisecond.
  */
 export function jobNameOf(
   { name: repository, uid }: { readonly name: string; readonly uid: string },
@@ -68,10 +63,7 @@ export function jobNameOf(
   return `repo-maintain-job-${hash}-${nowMs}`;
 }
 
-/**
- * Whether a Job was made for this repository, and not for another one, or an earlier one of its
- * name.
- */
+/** Whether a Job belongs to this very repository, by its owner reference. */
 export const isJobOf = (
   { metadata: job }: Pick<Job, 'metadata'>,
   { metadata }: Pick<BackupRepository, 'metadata'>,
@@ -80,9 +72,7 @@ export const isJobOf = (
 export interface JobOptions {
   readonly name: string;
   readonly repository: BackupRepository;
-  /**
-   * Of this server: image, environment, volumes and account of its first container are the Job's.
-   */
+  /** This server's Deployment. Its first container is the template of the Jobs. */
   readonly deployment: Deployment;
   readonly config: JobConfig;
   readonly command: readonly string[];
@@ -90,7 +80,7 @@ export interface JobOptions {
   readonly logFormat: string;
 }
 
-/** The Job that maintains a repository once. Throws `BAD_CONFIG`. */
+/** Builds the Job for one maintenance run. Throws `BAD_CONFIG`. */
 export function maintenanceJob(options: JobOptions): NewObject<Job> {
   const { name, repository, deployment, config, command, logLevel, logFormat } = options;
   const { spec, metadata } = repository;
@@ -107,7 +97,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
       name,
       ...(metadata.namespace !== undefined && { namespace: metadata.namespace }),
       labels: { ...label, [JOB_MARK]: 'true', ...NOT_IN_BACKUPS },
-      // What is left of a repository goes with it.
+      // Kubernetes deletes the Job with its repository.
       ownerReferences: [
         {
           apiVersion: apiVersionOf(BACKUP_REPOSITORIES),
@@ -118,9 +108,9 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
       ],
     },
     spec: {
-      // Tried again when it is due again: the next Job is another one.
+      // The next due time creates a new Job.
       backoffLimit: 0,
-      // A pod that cannot be reached has not ended.
+      // An unreachable pod has not ended.
       podReplacementPolicy: 'Failed',
       template: {
         metadata: {
@@ -171,7 +161,7 @@ const ownVariables = (name: string): EnvVar[] => [
   { name: JOB_NAME_VARIABLE, value: name },
   {
     name: JOB_UID_VARIABLE,
-    // The older of its two names, which all versions of Kubernetes give to a Job's pods.
+    // The older of two label names. All versions of Kubernetes set it.
     valueFrom: { fieldRef: { fieldPath: "metadata.labels['controller-uid']" } },
   },
 ];
@@ -192,7 +182,7 @@ function accountOf({ spec: { template } }: Deployment): Partial<PodSpec> {
   return account === undefined ? {} : { serviceAccountName: account };
 }
 
-/** Undefined where nothing was chosen: then it is inherited. */
+/** Undefined if nothing is set: then the server's values are inherited. */
 const chosen = (
   texts: Readonly<Record<string, string>> | null | undefined,
 ): Record<string, string> | undefined =>

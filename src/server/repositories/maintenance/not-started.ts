@@ -3,20 +3,19 @@ import { type Job, JOBS, type KubeClient, type Pod, PODS } from '../../../kube/i
 import { type JobOutline, outlineOf } from './outline.ts';
 
 /**
- * A Job that has not started for so long makes room for the next one: it takes nothing of what the
- * bound is for. Time enough to find a node and to pull the image. Our choice.
+ * After this time a Job that has not started frees its slot, because it uses no resources. Long
+ * enough to find a node and to pull the image. Our choice.
  */
 export const PLACE_NS: Nanoseconds = 10n * MINUTE_NS;
 /**
- * After so long a Job that has not started is given up: a node that is being added and an image
- * that comes slowly are there by then, and the next Job is made by what Deployment and ConfigMap
- * say then. Our choice.
+ * After this time a Job that has not started is deleted. A new node and a slow image pull take
+ * less. The next Job uses the current Deployment and ConfigMap. Our choice.
  */
 export const START_NS: Nanoseconds = HOUR_NS;
 
 /**
- * Why no container of this Job has started yet. Undefined where one has, or may have: a pod on a
- * node that is out of reach may still work, and is `Running` to the API server.
+ * Why no container of this Job has started. Undefined if a container runs, or may run. A pod on an
+ * unreachable node may still work: the API server shows it as `Running`.
  */
 export async function whyNotStarted(
   client: KubeClient,
@@ -24,7 +23,7 @@ export async function whyNotStarted(
   { name, uid }: JobOutline,
   signal: AbortSignal,
 ): Promise<string | undefined> {
-  // What the cache has of it may be of before it started.
+  // The cached Job may be older than its start.
   const job = await client.find(JOBS, { namespace, name }, { signal });
   if (job?.metadata.uid !== uid || outlineOf(job).end) return undefined;
   const { active = 0, ready, failed = 0 } = job.status ?? {};

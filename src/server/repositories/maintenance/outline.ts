@@ -4,16 +4,16 @@ import type { BackupRepository, Job, KubeObject } from '../../../kube/index.ts';
 import { JOB_MARK } from './job.ts';
 
 /**
- * On a BackupRepository: the one Job that may maintain it, as `name` from before that Job is
- * created, and as `name/uid` once it is. It is written with the version of the object that the
- * decision was based on, so that of two servers one decides. The Job itself looks at it too: one
- * that is not named does nothing.
+ * Annotation on a BackupRepository that names the only Job that may maintain it. The value is
+ * `name` before the Job is created, and `name/uid` afterwards. Each write checks the resource
+ * version, so only one of two servers wins. The Job checks the claim too, and does nothing if
+ * another Job is named.
  */
 export const CLAIM = 'longshore.io/maintenance-job';
 
 export interface Claim {
   readonly name: string;
-  /** Undefined until the Job was seen. */
+  /** Undefined until the Job exists. */
   readonly uid: string | undefined;
 }
 
@@ -27,12 +27,12 @@ export function claimOf({ metadata }: BackupRepository): Claim | undefined {
 export const claimText = ({ name, uid }: Claim): string =>
   uid === undefined ? name : `${name}/${uid}`;
 
-/** What is looked at of a Job. */
+/** The fields of a Job that the planner needs. */
 export interface JobOutline {
   readonly name: string;
   readonly uid: string;
   readonly createdNs: Nanoseconds;
-  /** Made by a server of this project, and not by Velero's. */
+  /** Created by this project, not by Velero's server. */
   readonly isOurs: boolean;
   readonly end: { readonly isSuccess: boolean; readonly atNs: Nanoseconds | undefined } | undefined;
 }
@@ -45,8 +45,7 @@ export function outlineOf({ metadata, status = {} }: Job): JobOutline {
   const complete = condition('Complete');
   const failed = condition('Failed');
   const isSuccess = complete !== undefined || (status.succeeded ?? 0) > 0;
-  // Not `status.failed`: one pod may have failed while the Job's controller still waits for its
-  // end.
+  // Not `status.failed`: a pod may have failed while the Job controller has not ended the Job.
   const isOver = isSuccess || failed !== undefined;
   return {
     name: metadata.name,
@@ -59,7 +58,7 @@ export function outlineOf({ metadata, status = {} }: Job): JobOutline {
   };
 }
 
-/** Undefined for what is no time: others may write it. */
+/** Undefined for an invalid time: other programs write it, too. */
 export function timeOf(text: string | null | undefined): Nanoseconds | undefined {
   if (text === undefined || text === null || Number.isNaN(Date.parse(text))) return undefined;
   try {
@@ -72,9 +71,8 @@ export function timeOf(text: string | null | undefined): Nanoseconds | undefined
 const HOUR_NS = 3_600_000_000_000n;
 
 /**
- * `spec.maintenanceFrequency`; Kopia's own, an hour, where it says nothing that counts. No more
- * than half of the retention of its location: full maintenance extends the locks of packs, and may
- * fail once.
+ * `spec.maintenanceFrequency`, or Kopia's default of an hour. At most half of the location's
+ * retention: full maintenance extends the locks of packs, and may fail once.
  */
 export function frequencyOf(
   { spec }: BackupRepository,
@@ -87,7 +85,7 @@ export function frequencyOf(
   return frequencyNs < mostNs ? frequencyNs : mostNs;
 }
 
-/** Undefined where it cannot be read, too: its location is `Unavailable` then, and says why. */
+/** Undefined for an invalid retention, too: then its location is `Unavailable` with the reason. */
 function retentionIn(location: Pick<KubeObject, 'metadata'>): LocationRetention | undefined {
   try {
     return retentionOf(location);

@@ -6,47 +6,44 @@ type BackupRepositoryStatus = NonNullable<BackupRepository['status']>;
 
 export interface Situation {
   readonly claim: Claim | undefined;
-  /** All of this repository that are there, whoever made them. */
+  /** All existing Jobs of this repository, whoever created them. */
   readonly jobs: readonly JobOutline[];
   readonly status: BackupRepositoryStatus | undefined;
   readonly frequencyNs: Nanoseconds;
-  /** It is Ready, its location is there and may be written to. */
+  /** Whether the repository is Ready and its location exists and is writable. */
   readonly isStartable: boolean;
   /** The API server's time. */
   readonly nowNs: Nanoseconds;
 }
 
 export type Step =
-  /** The claimed Job is there: its UID belongs into the claim. */
+  /** The claimed Job exists: add its UID to the claim. */
   | { readonly kind: 'note'; readonly job: JobOutline }
-  /** The claim is there, and its Job was never seen. */
+  /** The claimed Job was never seen: create it. */
   | { readonly kind: 'create'; readonly name: string }
-  /** The claim is of no use any more. */
+  /** The claim cannot be used: remove it. */
   | { readonly kind: 'drop' }
-  /** Ended Jobs that the history does not know; those of the claim end it. */
+  /** Ended Jobs that the history lacks. `endsClaim`: the claimed Job is among them. */
   | { readonly kind: 'record'; readonly jobs: readonly JobOutline[]; readonly endsClaim: boolean }
-  /** The claimed Job was there, and is gone: somebody deleted it. */
+  /** The claimed Job existed and was deleted. */
   | { readonly kind: 'lost' }
-  /** A Job is under way. */
+  /** A Job is running. */
   | { readonly kind: 'wait' }
   | { readonly kind: 'start' }
-  /** Nothing to do for so long; for ever where nothing may be started. */
+  /** No work until then. Undefined: nothing may be started. */
   | { readonly kind: 'rest'; readonly forNs: Nanoseconds | undefined };
 
 /**
- * Kept in `status.recentMaintenance` (Velero: defaultMaintenanceStatusQueueLength,
+ * Length of `status.recentMaintenance` (Velero: defaultMaintenanceStatusQueueLength,
  * pkg/controller/backup_repository_controller.go).
  */
 export const HISTORY_MAX = 25;
-/** Times in the future by more than this were written while a clock was ahead. Our choice. */
+/** Later times were written while a clock was ahead. Our choice. */
 const AHEAD_NS = 10n * MINUTE_NS;
-/**
- * After a failure; doubles with each further one, up to the repository's own interval. Velero's
- * resync period, 5 minutes.
- */
+/** Delay after a failure: Velero's resync period. Doubles up to the repository's own interval. */
 const RETRY_FIRST_NS = 5n * MINUTE_NS;
 
-/** What is to be done about the maintenance of one repository. Decides only. */
+/** Decides the next step of a repository's maintenance. A pure function. */
 export function planMaintenance(situation: Situation): Step {
   const { claim, jobs, isStartable } = situation;
   if (claim) {
@@ -58,7 +55,7 @@ export function planMaintenance(situation: Situation): Step {
   }
   const unknown = jobs.filter((job) => isForeignAndUnknown(job, situation.status));
   if (unknown.length > 0) return { kind: 'record', jobs: unknown, endsClaim: false };
-  // Velero's server runs it, or a late one of ours is about to see that it is not named.
+  // A Job of Velero's server, or a late Job of our own that will see that it is not named.
   if (jobs.some(({ end }) => end === undefined)) return { kind: 'wait' };
   if (!isStartable) return { kind: 'rest', forNs: undefined };
   const dueNs = dueTimeNs(situation);
@@ -67,26 +64,20 @@ export function planMaintenance(situation: Situation): Step {
     : { kind: 'rest', forNs: dueNs - situation.nowNs };
 }
 
-/**
- * Ended while nobody was there to record it. Our own are recorded by their claim, and those without
- * one have done nothing.
- */
+/** Whether a Job of Velero's server ended unrecorded. Our own Jobs are recorded by claim. */
 function isForeignAndUnknown(job: JobOutline, status: BackupRepositoryStatus | undefined): boolean {
   if (job.isOurs || !job.end) return false;
   const starts = (status?.recentMaintenance ?? []).map(({ startTimestamp }) =>
     timeOf(startTimestamp),
   );
   if (starts.includes(job.createdNs)) return false;
-  // Older ones have been known, and have made room.
+  // Older Jobs were recorded before, and left the full history.
   const [oldest] = starts;
   const isFull = starts.length >= HISTORY_MAX;
   return !isFull || oldest === undefined || job.createdNs > oldest;
 }
 
-/**
- * When maintenance is due: an interval after the last success, and after failures not before a
- * while has passed since the last one.
- */
+/** When maintenance is due: one interval after the last success. Failures add a delay. */
 export function dueTimeNs({
   status,
   frequencyNs,
@@ -98,7 +89,7 @@ export function dueTimeNs({
   };
   const last = inPast(status?.lastMaintenanceTime);
   const dueNs = last === undefined ? 0n : last + frequencyNs;
-  // One that a clock ahead has dated says nothing of when the last one was.
+  // Runs dated in the future do not count: a clock was ahead.
   const runs = (status?.recentMaintenance ?? []).filter(
     ({ startTimestamp }) => inPast(startTimestamp) !== undefined,
   );
@@ -110,7 +101,7 @@ export function dueTimeNs({
   return again > dueNs ? again : dueNs;
 }
 
-/** Seconds since maintenance was due; 0 while it is not. */
+/** Seconds since maintenance was due; 0 if it is not due. */
 export function overdueSeconds(
   situation: Pick<Situation, 'status' | 'frequencyNs' | 'nowNs'>,
 ): number {

@@ -10,7 +10,7 @@ export type HistoryEntry = NonNullable<
 
 const NO_RESULT = 'Repo maintenance failed but result is not retrieveable';
 
-/** What became of an ended Job, as `status.recentMaintenance` has it. */
+/** The entry of an ended Job for `status.recentMaintenance`. */
 export async function entryOf(
   client: KubeClient,
   namespace: string,
@@ -32,11 +32,11 @@ export async function entryOf(
 
 const endOf = ({ status }: Pod) => status?.containerStatuses?.[0]?.state?.terminated;
 
-/** What our own says it did; Velero's says nothing. */
+/** The message of our Jobs. Velero's Jobs have none. */
 const successOf = (pods: readonly Pod[]): string =>
   pods.map((pod) => endOf(pod)?.message ?? '').find((text) => text !== '') ?? '';
 
-/** Why: in the words of the process where it had any, else what Kubernetes knows of its end. */
+/** The reason for a failure: the message of the process, or the facts that Kubernetes knows. */
 export function failureOf(pods: readonly Pod[]): string {
   const pod = pods.find((each) => endOf(each)) ?? pods[0];
   if (!pod) return `${NO_RESULT}: its pod is gone`;
@@ -57,8 +57,7 @@ export function failureOf(pods: readonly Pod[]): string {
 }
 
 /**
- * The history with these added, in order of their starts, none twice, the newest
- * {@link HISTORY_MAX}.
+ * Adds entries to the history: sorted by start, without duplicates, at most {@link HISTORY_MAX}.
  */
 export function addToHistory(
   before: readonly HistoryEntry[],

@@ -32,20 +32,17 @@ export interface MaintenanceRunOptions {
   readonly namespace: string;
   readonly volumeNamespace: string;
   readonly storageLocation: string;
-  /**
-   * Which Job this process belongs to; undefined where it was started by hand, or by Velero's
-   * server.
-   */
+  /** The Job of this process. Undefined if a user or Velero's server started it. */
   readonly job: { readonly name: string; readonly uid: string | undefined } | undefined;
   readonly terminationLog: string;
   readonly printText: (text: string) => void;
-  /** For credentials. */
+  /** Credentials are written there. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ readonly repository: Repository } & AsyncDisposable>;
-  /** Whatever is due, as the owner of maintenance. */
+  /** Runs the due maintenance as its owner. */
   readonly maintain: (repository: Repository, signal: AbortSignal) => Promise<MaintenanceReport>;
   readonly signal: AbortSignal;
   readonly clock?: Clock;
@@ -53,14 +50,11 @@ export interface MaintenanceRunOptions {
 }
 
 export interface RunTiming {
-  /** Between two looks for the repository (Velero: pkg/cmd/cli/repomantenance/maintenance.go). */
+  /** Retry interval (Velero: pkg/cmd/cli/repomantenance/maintenance.go). */
   readonly retryMs: number;
-  /** Between two looks at the claim. */
+  /** Interval between reads of the claim. */
   readonly followMs: number;
-  /**
-   * One that cannot see its claim for so long stops: less than the 5 minutes after which Kubernetes
-   * gives up a node.
-   */
+  /** Time without the claim until a Job stops. Less than 5 min: Kubernetes then gives up a node. */
   readonly fenceMs: number;
 }
 
@@ -68,9 +62,9 @@ const TIMING: RunTiming = { retryMs: 1000, followMs: 20_000, fenceMs: 240_000 };
 const ATTEMPTS_MAX = 10;
 
 /**
- * What a maintenance Job runs: finds the repository, maintains it, and tells how it went by exit
- * code and termination message. It stops when its repository names another Job, or is gone, and
- * when it cannot look for so long that another one may have been started.
+ * The process of a maintenance Job. Finds the repository, maintains it, and reports by exit code
+ * and termination message. Stops when the claim names another Job, the BackupRepository is deleted,
+ * or the claim is unreadable for so long that another Job may run.
  */
 export async function runMaintenanceJob(options: MaintenanceRunOptions): Promise<number> {
   const { logger, terminationLog, printText } = options;
@@ -82,7 +76,7 @@ export async function runMaintenanceJob(options: MaintenanceRunOptions): Promise
     exitCode = 1;
     logger.error({ error: messageOf(error) }, 'maintenance failed');
     message = `${MAINTENANCE_ERROR}${redactAndCut(messageOf(error))}`;
-    // Where the message cannot be written, the end of the output is it.
+    // Without a termination message, Kubernetes takes the end of the output.
     printText(message);
   }
   try {
@@ -123,7 +117,7 @@ async function run(options: MaintenanceRunOptions): Promise<string> {
     logger.info({ mode: report.mode, tasks: report.tasks.length }, 'maintenance is done');
     return report.mode === 'none' ? 'nothing was due' : `${report.mode} maintenance`;
   } catch (error) {
-    // Why it was stopped says more than that it was.
+    // The reason of the abort says more than the error.
     throw abort.signal.aborted ? abort.signal.reason : error;
   } finally {
     stopKeeping();
@@ -155,7 +149,7 @@ async function findPatiently(options: MaintenanceRunOptions): Promise<BackupRepo
 function assertNamed({ job }: MaintenanceRunOptions, repository: BackupRepository): void {
   if (!job) return;
   const claim = claimOf(repository);
-  // Until its server has noted the UID, the name says it.
+  // The name is enough until the server has added the UID.
   const isSame = claim?.uid === undefined || job.uid === undefined || claim.uid === job.uid;
   const isNamed = claim?.name === job.name && isSame;
   if (isNamed) return;
@@ -163,7 +157,7 @@ function assertNamed({ job }: MaintenanceRunOptions, repository: BackupRepositor
   throw new CodedError('NOT_NAMED_JOB', text);
 }
 
-/** Until `done`: stops the work by `abort` when this Job may not go on. */
+/** Follows the claim until `done`. Aborts the work when this Job may not continue. */
 async function follow(
   options: MaintenanceRunOptions,
   { metadata }: BackupRepository,
@@ -184,7 +178,7 @@ async function follow(
       const now = await client.find(BACKUP_REPOSITORIES, metadata, { signal });
       if (now?.metadata.uid !== metadata.uid) throw gone(metadata.name);
       assertNamed(options, now);
-      // Counts from before the request: the answer may be as old as that.
+      // Counts from before the request, because the answer may be that old.
       seen = asked;
     } catch (error) {
       if (done.aborted) return;

@@ -34,69 +34,67 @@ import { NAMED_MAX, SurveyedRepositories } from './surveyed-repositories.ts';
 import { usersOfRepositories } from './under-way.ts';
 
 export interface ChangeAllOptions extends RepositoryOpener {
-  /** Of this process, by which it holds the Lease. */
+  /** Identity of this process as holder of the Lease. */
   readonly identity: string;
-  /** Undefined where a change that was begun is to be finished, or taken back. */
+  /** Undefined to finish or take back an earlier change. */
   readonly newPassword: Secret | undefined;
-  /** Takes a change back that was begun and has not ended. */
+  /** Takes back an unfinished change. */
   readonly undo: boolean;
-  /** Only looks. */
+  /** Only checks. */
   readonly dryRun: boolean;
-  /** What is done now, in a few words. */
+  /** Receives a short name of each step. */
   readonly onStep?: (text: string) => void;
   readonly timing?: {
     readonly election?: ElectionOptions['timing'];
-    /** After the Secret was written, before repositories are used again. */
+    /** Delay between the write of the Secret and the next use of repositories. */
     readonly cachesMs?: number;
-    /** For the Lease of a run that was killed to run out. */
+    /** Time for the Lease of a killed run to expire. */
     readonly leaseMs?: number;
   };
 }
 
 export interface ChangedRepository {
-  /** Of the BackupRepository. */
+  /** Name of the BackupRepository. */
   readonly name: string;
-  /** What it had before. */
+  /** The password before the change. */
   readonly had: Surveyed['has'];
 }
 
 export interface ChangeAllReport {
   readonly repositories: readonly ChangedRepository[];
-  /** Those that somebody else declared ready while their password was not the one in the Secret. */
+  /** Repositories that another program set to Ready while they were held. */
   readonly lifted: readonly string[];
-  /** A dry run: what stands in the way now. */
+  /** Dry run: current users of the repositories. */
   readonly inTheWay: readonly string[];
 }
 
 /** The Lease of a killed run is free after 15 s. Our choice. */
 const LEASE_MS = 40_000;
-/** Velero's server has a cache of the Secret, which is behind by moments. Our choice. */
+/** Velero's server caches the Secret for moments. Our choice. */
 const CACHES_MS = 2000;
-/** They wait for requests. Our choice. */
+/** They mostly wait for requests. Our choice. */
 const CHANGED_AT_ONCE = 16;
 const HELD_AT_ONCE = 16;
 
 /**
- * Gives all repositories of a cluster and the Secret that has their one password a new password.
- * Each repository has one password at a time, and one put decides which; so for those that only
- * know the Secret there cannot be a moment without a gap. Nobody opens one in that gap: the
- * BackupRepositories are held meanwhile, and nothing is begun while something uses one. In this
- * order:
+ * Gives a new password to all repositories of a cluster, and to their Secret. A repository has one
+ * password at a time, and one put replaces it, so clients see a gap between repository and Secret.
+ * During the gap no client opens a repository: the BackupRepositories are held, and the change
+ * begins only if none is in use. The steps:
  *
- * 1. every repository is opened, and both keys are derived; nothing is changed when one does not
- *   open;
- * 2. the Secret gets the next password beside the one that counts, so that a run that was killed
- *   can be finished without it;
- * 3. all BackupRepositories are held, and it is looked once more who uses one;
- * 4. each repository gets the next password ({@link changePassword}, which may be killed at any
- *   point);
- * 5. the Secret's password is the next one from now on;
- * 6. what was created meanwhile gets it too, and the BackupRepositories are given free.
+ * 1. Open every repository and derive both keys. If one does not open, nothing is changed.
+ * 2. Write the next password into the Secret beside the current one. A killed run can be finished
+ *   without the user's input.
+ * 3. Hold all BackupRepositories, and check again that none is in use.
+ * 4. Change the password of each repository ({@link changePassword}, safe to kill at any point).
+ * 5. Make the next password the current one in the Secret.
+ * 6. Change repositories that were created meanwhile, and release the BackupRepositories.
  *
- * A repository that is Ready and not held opens with the Secret's password at every point. A run
- * that was killed is continued by the next; of two at once one works, by a Lease. Throws
- * `REPOSITORIES_NOT_CHANGEABLE` and `REPOSITORIES_IN_USE` when nothing was changed,
- * `PASSWORD_CHANGE_STOPPED` when it has to be run again, `PASSWORD_CHANGE_UNFINISHED`,
+ * A Ready repository that is not held opens with the Secret's password at every point. The next run
+ * continues a killed one. A Lease stops two runs at once.
+ *
+ * Throws `REPOSITORIES_NOT_CHANGEABLE` and `REPOSITORIES_IN_USE` if nothing was changed, and
+ * `PASSWORD_CHANGE_STOPPED` if it must be run again. Also throws `PASSWORD_CHANGE_UNFINISHED`,
  * `PASSWORD_CHANGE_UNDER_WAY`, `NO_PASSWORD_CHANGE`, `NEW_PASSWORD_UNUSABLE`,
  * `RESTIC_REPOSITORIES`.
  */
@@ -140,7 +138,7 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   } finally {
     clearTimeout(patience);
   }
-  // What has to be said then counts more than why it stopped.
+  // The error of the run matters more than the reason of the signal.
   if (outcome && 'error' in outcome) throw outcome.error;
   signal.throwIfAborted();
   if (!outcome && election.failure !== undefined) {
@@ -154,7 +152,7 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   return outcome.report;
 }
 
-/** Whether a change was begun that is to be finished or taken back. Throws `NO_PASSWORD`. */
+/** Whether an earlier change is unfinished. Throws `NO_PASSWORD`. */
 export async function isPasswordChangeBegun({
   client,
   namespace,
@@ -204,13 +202,13 @@ class Run {
     }
   }
 
-  /** Whether a repository has the password already that the Secret does not have yet. */
+  /** Whether a repository already has the password that the Secret does not have yet. */
   #hasBegun(): boolean {
     const next = this.#options.undo ? 'from' : 'to';
     return this.#repositories.all.some(({ has }) => has === next);
   }
 
-  /** What is to be done. Changes nothing. */
+  /** Plans the change without writing anything. */
   async #begin(): Promise<{ state: PasswordState; passwords: Passwords }> {
     const state = await this.#load();
     return { state, passwords: plannedPasswords(state, this.#options) };
@@ -221,7 +219,7 @@ class Run {
     const refs = this.#repositories.all.map(({ repository }) => refOf(repository));
     await mapLimited(refs, HELD_AT_ONCE, (ref) => this.#hold(ref));
     try {
-      // What began before it could see that the repositories are held.
+      // Work may have begun just before the repositories were held.
       await this.#assertUnused(isBegun);
     } catch (error) {
       if (!isBegun) {
@@ -233,7 +231,7 @@ class Run {
     }
   }
 
-  /** The names of those that others have declared ready meanwhile. */
+  /** Returns the names of held repositories that another program set to Ready. */
   async #changeAll(state: PasswordState, passwords: Passwords): Promise<string[]> {
     const lifted = new Set<string>();
     const todo = this.#repositories.all;
@@ -242,7 +240,7 @@ class Run {
     await this.#changeStragglers(passwords, lifted);
     if (state.previous === undefined) {
       const now = await this.#load();
-      // Whoever writes the Secret from elsewhere would take the password of all repositories away.
+      // A foreign write of the Secret could remove the password of all repositories.
       const isAsLeft =
         isSame(now.current, state.current) && isSame(now.next, this.#nextOf(state, passwords));
       if (!isAsLeft) {
@@ -255,21 +253,18 @@ class Run {
       await sleep(this.#options.timing?.cachesMs ?? CACHES_MS, undefined, {
         signal: this.#options.signal,
       });
-      // Made by a server that had read the Secret before.
+      // A server that read the old Secret may have created repositories meanwhile.
       await this.#changeStragglers(passwords, lifted);
     }
     return [...lifted];
   }
 
-  /**
-   * What the Secret has as its next password: when a change is taken back, that is the one that it
-   * is taken back from.
-   */
+  /** The Secret's next password. An undo swaps the passwords, so it is `from` then. */
   #nextOf(state: PasswordState, [from, to]: Passwords): Secret {
     return this.#options.undo && state.next ? from : to;
   }
 
-  /** Until there is none that was made since. */
+  /** Repeats until no new repository appears. */
   async #changeStragglers(passwords: Passwords, lifted: Set<string>): Promise<void> {
     for (;;) {
       const before = new Set(this.#repositories.all.map(uidOf));
@@ -278,7 +273,7 @@ class Run {
       const stragglers = this.#repositories.all.filter((each) => !before.has(uidOf(each)));
       if (stragglers.length === 0) return;
       await mapLimited(stragglers, HELD_AT_ONCE, ({ repository }) => this.#hold(refOf(repository)));
-      // It may have been created between the two looks.
+      // The repository may have been created between the survey and the hold.
       for (const each of stragglers) this.#repositories.forget(uidOf(each));
       await this.#repositories.surveyNew(passwords);
       const again = stragglers.flatMap((each) => this.#repositories.get(uidOf(each)) ?? []);

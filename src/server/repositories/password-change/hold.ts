@@ -8,41 +8,34 @@ import {
 import { annotate } from '../repository-writer.ts';
 
 /**
- * On a BackupRepository whose password is being changed: the phase that it had. Its phase is `New`
- * meanwhile, so that data movers and servers, ours and Velero's, wait for it as for one that was
- * just made (Velero: up to `--resource-timeout`, pkg/repository/ensurer.go), and fail only when
- * that takes too long. Our server leaves it alone as long as the annotation is there.
+ * Annotation on a BackupRepository during a password change: its phase before. Meanwhile its phase
+ * is `New`, so data movers and servers wait as for a new repository. Velero's wait up to
+ * `--resource-timeout` (pkg/repository/ensurer.go). Our server skips an annotated repository.
  */
 export const HOLD = 'longshore.io/password-change';
 
 const MESSAGE =
   'held while the passwords of all repositories are changed (longshore repository change-password-all; run it again if it was killed)';
-/** Others write too: progress of maintenance, annotations. Our choice. */
+/** Other programs write it too: progress of maintenance, annotations. Our choice. */
 const ATTEMPTS_MAX = 10;
 
 export const isHeld = ({ metadata }: BackupRepository): boolean =>
   metadata.annotations?.[HOLD] !== undefined;
 
-/**
- * Whether somebody else has let others in meanwhile: a Velero server whose controller backup-repo
- * runs.
- */
+/** Whether another program set it to Ready, such as Velero's controller backup-repo. */
 export const isLifted = (repository: BackupRepository): boolean =>
   isHeld(repository) && repository.status?.phase === 'Ready';
 
-/** May be repeated. False where it is gone. */
+/** May be repeated. False if the repository does not exist. */
 export const hold = (client: KubeClient, ref: ObjectRef, signal: AbortSignal): Promise<boolean> =>
   change(client, ref, signal, (draft) => {
     const phase = draft.status?.phase ?? '';
     if (!isHeld(draft)) annotate(draft, HOLD, phase === '' ? 'New' : phase);
-    // What is not ready stays so: nobody uses it.
+    // A repository that is not ready has no users.
     if (phase === 'Ready') draft.status = { ...draft.status, phase: 'New', message: MESSAGE };
   });
 
-/**
- * Gives back the phase that it had. One that was ready is so again, whatever others have found
- * while the Secret had the other password.
- */
+/** Restores the earlier phase: Ready stays Ready, even if others failed to open it meanwhile. */
 export const release = (
   client: KubeClient,
   ref: ObjectRef,
@@ -54,7 +47,7 @@ export const release = (
     if (before === 'Ready') draft.status = { ...draft.status, phase: 'Ready', message: '' };
   });
 
-/** With the version that was read, as often as others write in between. */
+/** Writes over the version that was read, and retries conflicts. */
 async function change(
   client: KubeClient,
   ref: ObjectRef,

@@ -22,39 +22,35 @@ export interface RepositoryOpener {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly signal: AbortSignal;
-  /** For credentials. */
+  /** Credentials are written there. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly openStorage: (location: string) => Promise<BlobStorage>;
-  /** How long a killed run with the same passwords may still be at work; by default 10 s. */
+  /** Waits for a killed run with the same passwords to end; default 10 s. */
   readonly settle?: (() => Promise<void>) | undefined;
 }
 
-/** From the one that was to the one that comes. */
 export type Passwords = readonly [from: Secret, to: Secret];
 
-/** What was found of one repository, before anything is changed. */
+/** A repository before the change. */
 export interface Surveyed {
   readonly repository: BackupRepository;
-  /**
-   * `from` has the password that was, `to` the one that comes, in `nothing` there is no repository
-   * yet.
-   */
+  /** The password that opens it. `nothing`: there is no repository yet. */
   readonly has: 'from' | 'to' | 'nothing';
   readonly isReadOnly: boolean;
-  /** Undefined where there is nothing to be changed. */
+  /** Undefined if there is no repository. */
   readonly format: Format | undefined;
-  /** Key of the new password: to derive it takes a moment, for which nobody should have to wait. */
+  /** Key of the new password, derived early because that takes a moment. */
   readonly newKey: Uint8Array | undefined;
 }
 
-/** Repository changes that came between are looked at anew so often. Our choice. */
+/** Attempts if the repository changes meanwhile. Our choice. */
 const ATTEMPTS_MAX = 3;
 
 /**
- * Which of the passwords opens the repository. Changes nothing. Throws `WRONG_PASSWORD` where
- * neither does, `LOCATION_READ_ONLY` where it has to be changed and may not be,
- * `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and what the storage throws.
+ * Finds the password that opens the repository. Changes nothing. Throws `WRONG_PASSWORD` if neither
+ * does, and `LOCATION_READ_ONLY` if it needs a change and is read-only. Also throws
+ * `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and errors of the storage.
  */
 export async function survey(
   repository: BackupRepository,
@@ -87,10 +83,7 @@ export async function survey(
   }
 }
 
-/**
- * Gives it the new password, and finishes what an earlier run has begun. May be repeated. Throws
- * what `changePassword` throws.
- */
+/** Changes the password. May be repeated, also after a crash. Throws errors of `changePassword`. */
 export async function changeOne(
   surveyed: Surveyed,
   passwords: Passwords,
@@ -109,7 +102,7 @@ export async function changeOne(
       });
       return;
     } catch (error) {
-      // Another BackupRepository may be of the same repository.
+      // A second BackupRepository may belong to the same repository.
       if (!isCode(error, 'PASSWORD_CHANGE_RACED') || attempt >= ATTEMPTS_MAX) throw error;
       format = await loadFormatToChange(formatOptions(storage, opener), passwords);
       newKey = undefined;
@@ -117,7 +110,7 @@ export async function changeOne(
   }
 }
 
-/** Throws `WRONG_PASSWORD` where the password does not open it. */
+/** Throws `WRONG_PASSWORD` if the password does not open it. */
 export async function assertOpens(
   repository: BackupRepository,
   password: Secret,

@@ -3,9 +3,8 @@ import type { Passwords } from './one-repository.ts';
 import { isSame, type PasswordState } from './secret-state.ts';
 
 /**
- * From which password to which all repositories are to be changed, by what the Secret says of an
- * earlier change. Throws `PASSWORD_CHANGE_UNFINISHED`, `NO_PASSWORD_CHANGE`,
- * `NEW_PASSWORD_UNUSABLE`.
+ * Plans the old and the new password of a change, also for an unfinished one in the Secret. Throws
+ * `PASSWORD_CHANGE_UNFINISHED`, `NO_PASSWORD_CHANGE`, `NEW_PASSWORD_UNUSABLE`.
  */
 export function plannedPasswords(
   { current, next, previous }: PasswordState,
@@ -34,10 +33,7 @@ export function plannedPasswords(
   return [current, newPassword];
 }
 
-/**
- * Velero takes blanks at both ends away, and so does everybody who reads the Secret. Throws
- * `NEW_PASSWORD_UNUSABLE`.
- */
+/** All readers of the Secret trim blanks, like Velero. Throws `NEW_PASSWORD_UNUSABLE`. */
 function assertUsable(password: Secret, current: Secret): void {
   const text = password.reveal();
   const refuse = (why: string): never => {

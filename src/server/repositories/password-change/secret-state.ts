@@ -11,15 +11,14 @@ import {
 } from '../../../repository-access/index.ts';
 
 /**
- * What the Secret of the password says about a change of all repositories. `next` is there from
- * before the first repository is touched until the Secret itself has it as its password; `previous`
- * from that moment on, until everybody may use the repositories again.
+ * The progress of a password change in the Secret. `next` exists until the Secret has it as its
+ * current password. From then on `previous` exists, until the repositories are released.
  */
 export interface PasswordState {
   readonly current: Secret;
   readonly next: Secret | undefined;
   readonly previous: Secret | undefined;
-  /** As it was read, with its version. */
+  /** The Secret as read, with its resource version. */
   readonly object: KubeObject & { readonly data?: Readonly<Record<string, string>> };
 }
 
@@ -48,10 +47,10 @@ export async function loadPasswordState(
 }
 
 /**
- * Writes the Secret once, based on the version that was read. The key of the password that it has
- * goes into the Secret of the keys before: backups that it signed stay signed, and encrypted ones
- * readable. Keys that an earlier version kept beside the password are removed only after that.
- * Throws `KUBE_CONFLICT` if the Secret was written meanwhile.
+ * Writes the Secret once, over the version that was read. The signing key of the old password goes
+ * into the Secret of earlier keys first: signed backups stay valid, and encrypted backups readable.
+ * After that, keys of an earlier version beside the password are removed. Throws `KUBE_CONFLICT` if
+ * the Secret was written meanwhile.
  */
 export async function writePasswordState(
   client: KubeClient,
@@ -75,9 +74,8 @@ export async function writePasswordState(
 }
 
 /**
- * Keys that stay beside the password: those of an account that may not write the Secret of the
- * keys. The right to create Secrets would be the right to have tokens of all accounts. The server
- * moves the keys later.
+ * Keys that stay beside the password, because the account may not write the Secret of keys. A
+ * permission to create Secrets would allow tokens of all accounts. The server moves the keys later.
  */
 async function keptBeside(
   client: KubeClient,

@@ -7,18 +7,15 @@ import {
 import { type Passwords, type RepositoryOpener, survey, type Surveyed } from './one-repository.ts';
 import { repositoriesOfBackups, type VolumeRepository } from './under-way.ts';
 
-/** Each derives two keys, which takes 64 MiB at a time. */
+/** Each derives two keys, with 64 MiB at a time. */
 const SURVEYED_AT_ONCE = 4;
-/** In a message. */
+/** Names in a message. */
 export const NAMED_MAX = 10;
 
-/**
- * The repositories of a cluster, each with what was found when it was looked at. Changes nothing in
- * the cluster.
- */
+/** The repositories of a cluster and their surveys. Changes nothing in the cluster. */
 export class SurveyedRepositories {
   readonly #options: RepositoryOpener;
-  /** By UID of the BackupRepository. */
+  /** Keyed by the UID of the BackupRepository. */
   readonly #byUid = new Map<string, Surveyed>();
   #ofBackups: readonly VolumeRepository[] | undefined;
 
@@ -34,15 +31,12 @@ export class SurveyedRepositories {
     return this.#byUid.get(uid);
   }
 
-  /** It is looked at again next time. */
+  /** The next survey reads this repository again. */
   forget(uid: string): void {
     this.#byUid.delete(uid);
   }
 
-  /**
-   * Looks at all that were not looked at. Throws `REPOSITORIES_NOT_CHANGEABLE` with all that stands
-   * in the way.
-   */
+  /** Surveys all new repositories. Throws `REPOSITORIES_NOT_CHANGEABLE` with all problems. */
   async surveyNew(passwords: Passwords): Promise<BackupRepository[]> {
     const all = await this.list();
     const problems: string[] = [];
@@ -70,8 +64,8 @@ export class SurveyedRepositories {
   }
 
   /**
-   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet.
-   * Where the location is gone as well, nobody will ask for them.
+   * Stand-ins for repositories that backups name and that have no BackupRepository yet. Skips
+   * repositories without a location, because nothing will use them.
    */
   async #withoutObject(all: readonly BackupRepository[]): Promise<BackupRepository[]> {
     const { client, namespace, signal } = this.#options;
@@ -106,7 +100,7 @@ export class SurveyedRepositories {
       }));
   }
 
-  /** All BackupRepositories as they are now. Throws `RESTIC_REPOSITORIES`. */
+  /** Lists all BackupRepositories. Throws `RESTIC_REPOSITORIES`. */
   async list(): Promise<BackupRepository[]> {
     const { client, namespace, signal } = this.#options;
     const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal });

@@ -22,9 +22,8 @@ export interface VolumeRepository {
 }
 
 /**
- * Repositories that snapshots of this cluster lie in, as the objects of its backups say. Velero
- * takes PodVolumeBackups over from a bucket that another cluster writes to, before there is any
- * BackupRepository for them here.
+ * Repositories that the backups of this cluster name. Velero imports PodVolumeBackups from another
+ * cluster's bucket before a BackupRepository exists here.
  */
 export async function repositoriesOfBackups(
   client: KubeClient,
@@ -46,9 +45,9 @@ export async function repositoriesOfBackups(
 }
 
 /**
- * What has a repository open, or is about to: as `DataUpload b1-x7k2p (InProgress)`. A repository
- * that is open by Kopia looks at its format every 15 minutes, and fails when another password is in
- * force (Kopia: repo/format/format_manager.go).
+ * Users of repositories, such as `DataUpload b1-x7k2p (InProgress)`. Kopia reads the format of an
+ * open repository every 15 minutes, and fails if its password changed (Kopia:
+ * repo/format/format_manager.go).
  */
 export async function usersOfRepositories(
   client: KubeClient,
@@ -63,7 +62,7 @@ export async function usersOfRepositories(
     try {
       return await client.list(resource, { ...scope, signal });
     } catch (error) {
-      // A cluster without Velero's server has no such kind.
+      // A cluster without Velero's server lacks this kind.
       if (isCode(error, 'KUBE_NOT_FOUND')) return [];
       throw error;
     }
