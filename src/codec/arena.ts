@@ -7,14 +7,14 @@ export interface Span {
   readonly length: number;
 }
 
-/** Bytes in front of each buffer for the end of what came before it; buzhash looks back 64. */
+/** Bytes in front of each buffer, for the end of the bytes before it. Buzhash looks back 64. */
 export const LOOK_BACK_BYTES = 64;
 const ALIGNMENT = 4096;
 
 /**
- * The shared memory of one process: fixed buffers, handed out by the main thread, reused until the
- * process ends. Buffers that stay warm are the first thing to get right: a page that is touched
- * anew costs more than hashing it. Holes of files are spans of `zeros`, which nobody writes.
+ * The shared memory of one process. The main thread hands out fixed buffers and reuses them until
+ * the process ends. Buffers must stay warm: touching a new page costs more than hashing it. Holes
+ * of files are spans of `zeros`, which stays zero.
  */
 export class Arena {
   readonly memory: WebAssembly.Memory;
@@ -26,7 +26,9 @@ export class Arena {
     this.bytes = new Uint8Array(this.memory.buffer);
   }
 
-  /** Address of a new buffer that stays for good, with {@link LOOK_BACK_BYTES} in front of it. */
+  /**
+   * Allocates a buffer for good, with {@link LOOK_BACK_BYTES} in front of it. Returns its address.
+   */
   allocate(lengthBytes: number): number {
     const address = this.#next + ALIGNMENT;
     const end = address + Math.ceil(lengthBytes / ALIGNMENT) * ALIGNMENT;
@@ -40,7 +42,7 @@ export class Arena {
   }
 }
 
-/** A fixed number of equal buffers; callers that ask for more wait. */
+/** A fixed number of equal buffers. Callers wait when none is free. */
 export class BufferPool {
   readonly bufferBytes: number;
   readonly #free: number[];
@@ -51,7 +53,7 @@ export class BufferPool {
     this.#free = [...addresses];
   }
 
-  /** Hands out buffers that exist already; the caller hands in each once. */
+  /** Hands out existing buffers. */
   static of(addresses: readonly number[], bufferBytes: number): BufferPool {
     return new BufferPool(addresses, bufferBytes);
   }

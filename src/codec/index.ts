@@ -1,6 +1,6 @@
 /**
- * Pure functions over bytes: splitters, hashes, encryption, compression and the WebAssembly kernels
- * behind them. A span of bytes that has no id yet is a chunk. Knows nothing of storage or indexes.
+ * Pure functions over bytes: splitters, hashes, encryption and compression. Also their WebAssembly
+ * kernels. A chunk is a span of bytes without an id. Knows nothing of storage or indexes.
  */
 export type { Splitter, SplitterSpec } from './splitter/spec.ts';
 export {

@@ -1,4 +1,4 @@
-/** Keys and algorithms of one repository, as the threads need them. */
+/** Keys and algorithms of one repository, for the threads. */
 export interface CodecKeys {
   readonly hash: string;
   readonly encryption: string;

@@ -1,5 +1,2 @@
-/**
- * A message as pieces that follow one another; nothing is joined or copied when they lie in the
- * memory.
- */
+/** A message as consecutive pieces. Pieces in the shared memory are not joined or copied. */
 export type Spans = readonly Uint8Array[];

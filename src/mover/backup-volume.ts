@@ -34,12 +34,11 @@ import { VolumeTotal } from './volume-total.ts';
 
 const PIN = 'velero-pin';
 /**
- * Velero keeps all snapshots until their backup is deleted: the largest number that its policy can
- * hold.
+ * Velero keeps all snapshots until their backup is deleted. Its policy can hold no larger number.
  */
 const KEEP_ALL = 2 ** 31 - 1;
 const ERRORS_SHOWN_MAX = 11;
-/** Of a backup's `uploaderSettings` or `dataMoverConfig`. Ours: Velero has no such key. */
+/** Key in a backup's `uploaderSettings` or `dataMoverConfig`. Velero has no such key. */
 const IGNORE_UNREADABLE = 'longshore.ignoreUnreadable';
 
 /** The volume of a PVC, read from a snapshot of the storage. */
@@ -53,22 +52,23 @@ export interface PvcOrigin {
 export interface PodOrigin {
   readonly sourceNamespace: string;
   readonly sourcePod: string;
-  /** Name of its PVC, else of the volume in the pod. */
+  /** Name of its PVC, or of the pod's volume if it has no PVC. */
   readonly sourceVolume: string;
-  /** `stored`: all under the same source. */
+  /** `stored`: all snapshots under the same source. */
   readonly parents?: (stored: readonly StoredVolume[], signal: AbortSignal) => Promise<Parents>;
 }
 
 /** An earlier snapshot of a volume of a pod. */
 export interface StoredVolume {
   readonly id: string;
-  /** Of the PodVolumeBackup that it was made for, where it says so. */
+  /** UID of its PodVolumeBackup, if the snapshot names it. */
   readonly uid: string | undefined;
 }
 
 /**
- * Earlier snapshots that may save work: whether one under the same source holds this volume, and
- * ids of snapshots under other sources, newest first, of which the first that is complete is used.
+ * Earlier snapshots that may save work. `isParent` tells whether a snapshot under the same source
+ * holds this volume. `more` has ids of snapshots under other sources, newest first; the first
+ * complete snapshot is used.
  */
 export interface Parents {
   readonly isParent?: (stored: StoredVolume) => boolean;
@@ -80,21 +80,17 @@ export type BackupVolumeOptions = VolumeMoveOptions & (PvcOrigin | PodOrigin) & 
 interface BackupSettings {
   /** UID of the DataUpload or PodVolumeBackup. */
   readonly uid: string;
-  /** Compressor for the data; none without it, as Velero's data mover has it. */
+  /** Compressor for the data; none by default, as in Velero's data mover. */
   readonly compression?: string | undefined;
-  /** Large files read at once, where {@link VolumeMoveOptions.config} does not say. */
+  /** Large files read at once, unless {@link VolumeMoveOptions.config} sets it. */
   readonly parallelFiles?: number | undefined;
   /**
-   * What cannot be read is left out and counted, unless {@link VolumeMoveOptions.config} says
-   * otherwise.
+   * Unreadable entries are skipped and counted, unless {@link VolumeMoveOptions.config} sets it.
    */
   readonly ignoreUnreadable?: boolean | undefined;
-  /**
-   * When the volume was taken, or shortly before, where it is a snapshot's and stands still; RFC
-   * 3339.
-   */
+  /** Time of the volume's snapshot, or shortly before; RFC 3339. */
   readonly frozenAt?: string | undefined;
-  /** Rules for paths that stay out of the backup. */
+  /** Rules for paths to leave out. */
   readonly excludes?: ExcludeSources | undefined;
 }
 
@@ -102,9 +98,9 @@ export interface BackupVolumeResult {
   readonly snapshotId: string;
   readonly totalBytes: number;
   readonly incrementalBytes: number;
-  /** Entries that could not be read and are not in the snapshot, as was asked for. */
+  /** Unreadable entries that were skipped, as configured. */
   readonly unreadable: number;
-  /** What rules left out, and which rules were ignored, in words. */
+  /** The applied rules and the ignored rules, as a sentence. */
   readonly note?: string | undefined;
 }
 
@@ -129,7 +125,7 @@ function recordOf(options: BackupVolumeOptions): {
   };
 }
 
-/** The volume of a snapshot stands still; a time that nobody can read is as good as none. */
+/** The volume of a snapshot does not change. An unreadable time counts as none. */
 function frozenOf(options: BackupVolumeOptions): UploadOptions['frozen'] {
   if ('sourcePod' in options) return undefined;
   const ms = Date.parse(options.frozenAt ?? '');
@@ -140,12 +136,11 @@ function frozenOf(options: BackupVolumeOptions): UploadOptions['frozen'] {
 }
 
 /**
- * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever
- * of the volume can't be read fails the backup, and no snapshot is left that looks whole. What an
- * earlier mover of the same CR has stored to the end, without its word coming through, is the
- * result: a second snapshot would stay for good, since only one is named on the CR. Throws
- * `VOLUME_INCOMPLETE`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the
- * upload throws.
+ * Stores a volume with the policy, tags, pin and source of Velero's data mover. An unreadable entry
+ * fails the backup, and no complete snapshot is left. If an earlier mover of the same CR stored a
+ * complete snapshot, that is the result. A second one would stay forever, because the CR names only
+ * one. Throws `VOLUME_INCOMPLETE`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and
+ * errors of the upload.
  */
 export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
   const { repository, path, isBlock, logger, config } = options;
@@ -174,7 +169,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       totalBytes: total.bytes,
       moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
       answers: repository.answers,
-      // Whoever is asked, this limit is longer than that takes.
+      // The other question has a limit of its own, which is shorter than this one's.
       waitsFor: isAsking || repository.isWaitingForStorage ? 'storage' : 'volume',
     };
   });
@@ -184,7 +179,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       const before = await finishedBefore(repository, source, options.uid);
       if (before) {
         logger.info({ snapshot: before.id }, 'an earlier data mover has already stored the volume');
-        // How much of it was new, nobody knows any more.
+        // The number of new bytes is unknown now.
         return { id: before.id, snapshot: before, isNew: false };
       }
       await assertUsable('before', signal);
@@ -213,7 +208,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         pins: [PIN],
         tags: { ...tags, ...tagOfExcludes(excludes) },
         accept: async (_root, { errors }) => {
-          // First: of a volume that was unmounted many files are missing.
+          // Check this first: files of an unmounted volume look missing.
           await assertSameVolume(path, volume, 'read');
           await assertUsable('after', signal);
           if (errors > 0) throw incomplete(errors, unread);
@@ -249,18 +244,18 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
   }
 }
 
-/** Snapshots of other sources that are looked at: most of them are complete. Our choice. */
+/** Snapshots of other sources to try; most are complete. Our choice. */
 const PARENTS_TRIED_MAX = 5;
 
-/** They only save work: one that is missing or damaged is passed over. */
+/** Parents only save work, so missing and damaged snapshots are skipped. */
 async function parentsOf(
   options: BackupVolumeOptions,
   signal: AbortSignal,
 ): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
   const { repository, uid, logger } = options;
   if (!('sourcePod' in options)) return {};
-  // Stores through mapped memory set no time there after the first one: all is read, which costs
-  // little.
+  // In memory, stores through a mapping set no time after the first store. Read everything: it is
+  // cheap.
   if (await isInMemory(options.path)) return { isParent: () => false };
   const { source } = recordOf(options);
   const { snapshots } = await listReadableSnapshots(repository, { source });
@@ -284,7 +279,7 @@ async function parentsOf(
     }
   }
   return {
-    // What an earlier mover of this backup stored is of this volume in any case.
+    // An earlier mover of this backup read this volume.
     isParent: (snapshot) =>
       snapshot.tags?.[UPLOAD_TAG] === uid || (isVeleros(snapshot) && isParent(storedOf(snapshot))),
     moreParents,
@@ -303,7 +298,7 @@ async function finishedBefore(
   return snapshots.find(({ incomplete }) => incomplete === undefined);
 }
 
-/** A stalled upload ends as one that was cut short, without an error of its own. */
+/** A stalled upload ends like an interrupted one, without an error of its own. */
 const endOf = (progress: ProgressWatch): Error => progress.stalled ?? new CanceledError('user');
 
 interface UnreadEntry {
@@ -311,7 +306,7 @@ interface UnreadEntry {
   readonly error: string;
 }
 
-/** A message ends up in the CR and in Events: it is short, whatever the volume holds. */
+/** The message goes into the CR and Events, so it must be short. */
 const SHOWN_CHARS_MAX = 120;
 
 function shorten(text: string): string {
@@ -336,7 +331,7 @@ interface PolicyParts {
 }
 
 /**
- * Velero's policy of a volume's source; made anew before each upload
+ * Velero's policy of a volume's source, rewritten before each upload
  * (pkg/uploader/kopia/snapshot.go).
  */
 const volumePolicy = ({

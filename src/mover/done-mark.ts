@@ -8,25 +8,27 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
 /**
- * Where velero-restore-helper looks for its mark, in the root of each volume
+ * Directory of the marks in the root of each volume. The helper looks there
  * (cmd/velero-restore-helper in Velero 1.18).
  */
 export const MARK_DIRECTORY = '.velero';
-/** The helper runs as user 1000: it must be able to search the directory and to see the file. */
+/**
+ * The helper runs as user 1000. This user must be able to search the directory and to see the file.
+ */
 const DIRECTORY_MODE = 0o755;
 const DIRECTORY_MODE_MIN = 0o005;
 const FILE_MODE = 0o644;
 const FILE_MODE_MIN = 0o004;
-/** Names that are held at once while a directory is emptied. Our choice. */
+/** Names in memory at once while a directory is emptied. Our choice. */
 const BATCH = 1000;
-/** Directories cannot be flushed on every file system. */
+/** Some file systems cannot flush directories. */
 const NO_DIRECTORY_FLUSH = ['EINVAL', 'ENOTSUP', 'EBADF'];
 
-/** A name that is one entry of a directory, whatever a CR says. */
+/** Whether a name from a CR is the name of one directory entry. */
 export const isMarkName = (name: string): boolean =>
   /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/.test(name);
 
-/** Whether a restore has put this mark into the volume. Links are not followed. */
+/** Whether the volume has this mark. Links are not followed. */
 export async function hasDoneMark(volume: string, name: string): Promise<boolean> {
   try {
     await using root = await openDirectory(volume);
@@ -38,9 +40,8 @@ export async function hasDoneMark(volume: string, name: string): Promise<boolean
 }
 
 /**
- * Removes the directory of marks with everything in it, or whatever else has its name: what an
- * earlier restore or the backup left would let the pod start before its data are there. Throws
- * `TARGET_UNUSABLE`.
+ * Removes the directory of marks, or any other entry with its name. Old marks of a restore or of
+ * the backup would start the pod before its data are there. Throws `TARGET_UNUSABLE`.
  */
 export async function removeMarks(volume: string, signal: AbortSignal): Promise<void> {
   try {
@@ -56,23 +57,17 @@ export async function removeMarks(volume: string, signal: AbortSignal): Promise<
 export interface DoneMark {
   readonly volume: string;
   readonly name: string;
-  /**
-   * What the root directory of the volume is to be like afterwards; undefined where it has got that
-   * already.
-   */
+  /** Attributes for the volume's root directory; undefined if it already has them. */
   readonly root: DirectoryEntry | undefined;
   readonly repository: Repository;
-  /**
-   * Right before the mark, when there is nothing else left to do. What it throws is thrown as it
-   * is.
-   */
+  /** Called right before the mark is written, after everything else. Its errors pass through. */
   readonly beforeMark?: (() => Promise<void>) | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * Tells the waiting pod that its volume is restored. The root directory has its attributes before
- * the mark can be seen, since the pod starts within a second. Throws `NO_DONE_MARK`.
+ * Tells the waiting pod that its volume is restored. Sets the attributes of the root directory
+ * first, because the pod starts within a second. Throws `NO_DONE_MARK`.
  */
 export async function writeDoneMark({
   volume,
@@ -127,20 +122,20 @@ const rawPathIn = (directory: fs.FileHandle, name: Buffer): Buffer =>
   Buffer.concat([Buffer.from(`${pinnedPath(directory.fd)}/`), name]);
 
 /**
- * The snapshot's root may be closed to its owner, and this process need not be root. Returns the
- * mode that it had, if it is another one now.
+ * The snapshot's root may be closed to its owner, and this process may not be root. Returns the old
+ * mode if it changes it.
  */
 async function makeWritable(root: fs.FileHandle): Promise<number | undefined> {
   const { mode } = await root.stat();
   if ((mode & 0o300) === 0o300) return undefined;
-  // What is refused is told by the write that needs it.
+  // If this fails, the later write reports the reason.
   await root.chmod((mode & 0o7777) | 0o300).catch(() => undefined);
   return mode & 0o7777;
 }
 
 /**
- * Descriptors lead everywhere, and no link is followed. A tree is taken apart from the top, its
- * directories moved up to {@link MARK_DIRECTORY}: however deep it is, two of them are open.
+ * Works by descriptors and follows no link. Takes a tree apart from the top, and moves its
+ * directories up to {@link MARK_DIRECTORY}. At any depth, only two directories are open.
  */
 async function removeFrom(root: fs.FileHandle, signal: AbortSignal): Promise<void> {
   const path = pathIn(root, MARK_DIRECTORY);
@@ -176,7 +171,7 @@ async function removeFrom(root: fs.FileHandle, signal: AbortSignal): Promise<voi
   await fs.rmdir(path);
 }
 
-/** Until nothing is left: the task takes every entry away. */
+/** Repeats until the directory is empty, because `take` removes every entry. */
 async function eachName(
   directory: fs.FileHandle,
   signal: AbortSignal,
@@ -208,7 +203,9 @@ async function someNames(directory: fs.FileHandle): Promise<Buffer[]> {
   return names;
 }
 
-/** Some file systems have modes of their own: what counts is that the helper gets through. */
+/**
+ * Some file systems set modes of their own. The mode must have at least the bits for the helper.
+ */
 async function setMode(handle: fs.FileHandle, mode: number, least: number): Promise<void> {
   let refusal = '';
   await handle.chmod(mode).catch((error: unknown) => {

@@ -2,17 +2,17 @@ import { CodedError, isCode, type Logger, messageOf, printable } from '../base/i
 import { EXCLUDED_TAG, parseIgnorePattern } from '../snapshot/index.ts';
 
 /**
- * Bounds for the rules of each place: text in characters, and number of rules. All rules are stored
- * with every snapshot, and each entry of a volume is matched against them. Our choice.
+ * Bounds for the rules of each place: characters of text, and number of rules. Every snapshot
+ * stores all rules, and every entry of a volume is matched against them. Our choice.
  */
 const CHARS_MAX = 4096;
 const RULES_MAX = 100;
 /** Characters of a note: it goes into an Event and the status of a CR. */
 const NOTE_CHARS_MAX = 400;
 
-/** Rules that leave paths of a volume out, one on each line, as in a `.kopiaignore`. */
+/** Exclude rules for a volume, one a line, as in a `.kopiaignore`. */
 export interface ExcludeSources {
-  /** Rules of users: a rule that is not valid is ignored, and named in the note. */
+  /** Rules of users. An invalid rule is ignored and named in the note. */
   readonly annotations?: string | undefined;
   /** The administrator has switched annotations off. */
   readonly isWithoutAnnotations?: boolean | undefined;
@@ -24,11 +24,10 @@ export interface ExcludeSources {
 export interface Excludes {
   /** A later rule prevails. */
   readonly rules: readonly string[];
-  /** Annotated rules that are ignored, and why. */
+  /** Ignored annotation rules, with the reasons. */
   readonly problems: readonly string[];
 }
 
-/** Reads the rules in a text, without comments and blank lines. */
 export function excludeRulesIn(text: string): Excludes {
   if (text.length > CHARS_MAX) {
     return { rules: [], problems: [`the rules have more than ${CHARS_MAX} characters`] };
@@ -52,8 +51,8 @@ export function excludeRulesIn(text: string): Excludes {
 }
 
 /**
- * The rules for a volume from all places. Rules of the administrator come last, so that no
- * annotation takes a path back in that they leave out. Throws `BAD_MOVER_CONFIG`.
+ * The rules for a volume from all places. The administrator's rules come last, so no annotation can
+ * include their paths again. Throws `BAD_MOVER_CONFIG`.
  */
 export function excludesOf(
   { annotations = '', isWithoutAnnotations = false, ...trusted }: ExcludeSources,
@@ -77,7 +76,7 @@ export function excludesOf(
     logger.warn({ problems: annotated.problems }, text);
   }
   if (!isBlock) return { rules, problems: annotated.problems };
-  // Rules for all volumes are not meant for block volumes: no warning.
+  // General rules do not address block volumes, so they cause no warning.
   if (annotations === '' && (trusted.config ?? '') === '') return { rules: [], problems: [] };
   const problem = 'a block volume has no paths to leave out';
   logger.warn({ rules }, problem);
@@ -92,7 +91,7 @@ const switchedOff = (annotations: string): Excludes => ({
 export const tagOfExcludes = ({ rules }: Excludes): Record<string, string> =>
   rules.length > 0 ? { [EXCLUDED_TAG]: JSON.stringify(rules) } : {};
 
-/** A sentence for users; undefined if nothing was to be left out. */
+/** A sentence for users; undefined without rules and problems. */
 export function describeExcludes({ rules, problems }: Excludes): string | undefined {
   const quoted = rules.map((rule) => `"${printable(rule)}"`).join(', ');
   const parts = [

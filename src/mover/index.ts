@@ -1,6 +1,5 @@
 /**
- * The data path: one volume into a repository, or back, as Velero records it. Knows nothing of
- * Kubernetes.
+ * The data path: stores or restores one volume in the way of Velero. Knows nothing of Kubernetes.
  */
 export { isMarkName } from './done-mark.ts';
 export type { Progress } from './progress.ts';

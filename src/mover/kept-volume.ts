@@ -1,28 +1,29 @@
 import { readFile, stat, statfs } from 'node:fs/promises';
 
-/** File systems that are in memory, by their number in statfs(2): tmpfs, hugetlbfs, ramfs. */
+/** statfs(2) types of in-memory file systems: tmpfs, hugetlbfs, ramfs. */
 const IN_MEMORY: readonly number[] = [0x01021994, 0x958458f6, 0x858458f6];
 
-/** What is noted of a volume when all its data have been written. */
+/** Record about a volume, made when all its data are written. */
 export interface WrittenVolume {
-  /** Of the node at that time. */
+  /** Boot id of the node at that time. */
   readonly bootId: string;
   /**
-   * Inode and birth time of its root directory; undefined where its file system knows no birth
-   * times.
+   * Inode and birth time of its root directory; undefined if the file system has no birth times.
    */
   readonly root?: string | undefined;
-  /** Whether it is of a PersistentVolumeClaim: such ones outlive a start of their node. */
+  /**
+   * Whether it belongs to a PersistentVolumeClaim. Volumes of claims survive a reboot of the node.
+   */
   readonly isOfClaim?: boolean | undefined;
-  /** Name of that claim, where it outlives its pod: one of a generic ephemeral volume does not. */
+  /** Name of the claim if it outlives its pod. Claims of generic ephemeral volumes do not. */
   readonly lastingClaim?: string | undefined;
 }
 
-/** Another one after each start of the node. */
+/** Changes with each boot of the node. */
 const loadBootId = async (): Promise<string> =>
   (await readFile('/proc/sys/kernel/random/boot_id', 'utf8')).trim();
 
-/** Without its device: that has another number after a start of the node. */
+/** Without the device number, which changes with a reboot. */
 async function rootOf(path: string): Promise<string | undefined> {
   const { ino, birthtimeNs } = await stat(path, { bigint: true });
   return birthtimeNs === 0n ? undefined : [ino, birthtimeNs].join(' ');
@@ -33,14 +34,13 @@ export const describeWritten = async (path: string): Promise<WrittenVolume> => (
   root: await rootOf(path),
 });
 
-/** Whether the files at a path are in memory, and on no disk that they are written back to. */
 export const isInMemory = async (path: string): Promise<boolean> =>
   IN_MEMORY.includes((await statfs(path)).type);
 
 /**
- * Whether a volume still has what was written to it. A start of the node empties those in memory,
- * and on disks that are formatted anew; their root directory is a new one then. Where birth times
- * are unknown, only volumes of claims are believed in.
+ * Whether a volume still has its written data. A reboot empties volumes in memory, and disks that
+ * are formatted at boot; their root directory is then new. Without birth times, only volumes of
+ * claims count as kept.
  */
 export async function isKept(path: string, written: WrittenVolume): Promise<boolean> {
   if (written.bootId === (await loadBootId())) return true;

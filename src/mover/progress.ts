@@ -5,20 +5,17 @@ export interface Progress {
   readonly doneBytes: number;
 }
 
-/**
- * What a move depends on right now, as far as it is known: the volume, the storage, or the volume's
- * last flush.
- */
+/** The thing that a move depends on now: the volume, the storage, or the volume's last flush. */
 export type WaitsFor = 'volume' | 'storage' | 'disk';
 
 export interface Sample {
   readonly doneBytes: number;
-  /** Undefined before it is known: nothing is reported then. */
+  /** Undefined until it is known. No progress is reported before. */
   readonly totalBytes: number | undefined;
-  /** What changes with every step of the move itself: bytes, entries, tasks of threads. */
+  /** Changes with every step of the move itself: bytes, entries, tasks of threads. */
   readonly moved: number;
   /**
-   * Answers of the storage. A backup also asks by itself now and then, whatever its volume does.
+   * Answers of the storage. A backup also sends requests at intervals, even if its volume hangs.
    */
   readonly answers: number;
   readonly waitsFor: WaitsFor;
@@ -30,51 +27,42 @@ export interface ProgressOptions {
   readonly progressIntervalMs: number;
   readonly stallMs: number;
   readonly graceMs?: number;
-  /** For the message. */
   readonly path: string;
 }
 
 export interface ProgressWatch {
   /**
-   * Runs the move with a signal that also ends it when it stalls. One that does not end then, since
-   * a thread of it is blocked in the kernel, is left behind: the caller goes on with the error, and
-   * has to end the process.
+   * Runs the move with a signal that also aborts it when it stalls. A move with a thread blocked in
+   * the kernel does not end. `run` then throws, and the caller has to end the process.
    */
   run<T>(task: (signal: AbortSignal) => Promise<T>): Promise<T>;
-  /** Why the move was ended, when it stalled. */
+  /** The reason, if the move was ended because it stalled. */
   readonly stalled: Error | undefined;
-  /** The last report: done is the total. */
+  /** Sends the last report: done is the total. */
   finish(totalBytes: number): void;
   stop(): void;
 }
 
 /**
- * Our choice: a flush of what was stored so far takes seconds, and each answer of the storage
- * starts it anew.
+ * Our choice: flushing the stored data takes seconds, and each answer of the storage restarts the
+ * time.
  */
 const GRACE_MS = 30_000;
 /**
- * A request has time limits and tries of its own. No pause between them ends later than 25 minutes
- * after the first, also when the service asks for long ones (base/retry.ts): it always ends before
- * this, and says what was wrong.
+ * A request has its own time limits and retries. The last pause between retries ends within 25
+ * minutes, even if the service asks for long pauses (base/retry.ts). So the request fails first,
+ * with its reason.
  */
 const STORAGE_MS = 30 * 60_000;
-/**
- * A disk writes back what it was given, and reports nothing until it is done: at 10 MB/s 36 GB in
- * an hour.
- */
+/** A disk reports nothing while it writes back its cache: 36 GB take an hour at 10 MB/s. */
 const FLUSH_MS = 60 * 60_000;
 /**
- * Answers of the storage are a sign of life too, since parts of a move consist of nothing else. A
- * backup looks at what others wrote every 15 minutes, and names what it has every 45: that alone
- * puts the end off no further. Our choice.
+ * Answers of the storage are a sign of life too: parts of a move consist only of requests. Requests
+ * that a backup sends at intervals delay the end only up to this factor. Our choice.
  */
 const ANSWERS_ONLY_FACTOR = 2;
 
-/**
- * Reports progress at a bounded rate, the first at once, never going back, and notices when nothing
- * moves any more.
- */
+/** Reports progress at a bounded rate, at once and never going back. Detects a stalled move. */
 export function watchProgress(options: ProgressOptions, sample: () => Sample): ProgressWatch {
   const { onProgress, progressIntervalMs, stallMs, graceMs = GRACE_MS, signal } = options;
   const limits = {
@@ -90,7 +78,7 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
   let seen = Number.NaN;
   let seenAnswers = Number.NaN;
   let idleMs = 0;
-  /** As `idleMs`, whatever the storage answers; it stands still while the storage is asked. */
+  /** Like `idleMs`, but ignores answers of the storage, and stops during requests. */
   let stillMs = 0;
   let isEnding = false;
   const intervalMs = Math.min(progressIntervalMs, stallMs, graceMs);
@@ -98,7 +86,7 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
   const look = (): void => {
     const { doneBytes, totalBytes, moved, answers, waitsFor } = sample();
     const nowMs = performance.now();
-    // While the process itself was stopped nothing could move: a long pause counts as a short one.
+    // A stopped process moves nothing, so a long pause counts as a short one.
     const passedMs = Math.min(nowMs - lookedMs, 2 * intervalMs);
     idleMs = moved === seen && answers === seenAnswers ? idleMs + passedMs : 0;
     if (moved !== seen) stillMs = 0;

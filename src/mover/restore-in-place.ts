@@ -12,22 +12,16 @@ import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
-/**
- * Lines of a report that are kept, and characters of each: it goes into an object of the cluster.
- * Our choices.
- */
+/** Report lines that are kept, and characters of each. The report goes into a CR. Our choices. */
 const LINES_MAX = 50;
 const LINE_CHARS_MAX = 200;
 
-/** What a restore in place did to a volume, or would do. */
+/** Changes that a restore in place made to a volume, or would make. */
 export interface InPlaceReport extends InPlaceCounters {
   readonly dryRun: boolean;
-  /** Of the snapshot. */
+  /** Size of the snapshot. */
   readonly totalBytes: number;
-  /**
-   * The first entries that differed, a line each: what is done, the path in the volume, and the
-   * bytes.
-   */
+  /** The first entries that differed, a line each: action, path and bytes. */
   readonly changes: readonly string[];
 }
 
@@ -41,18 +35,18 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
   readonly deleteExcluded?: boolean | undefined;
   readonly maxWriteBytes?: number | undefined;
   /**
-   * Aborted, with an error as its reason, when somebody else begins to use the volume: it is
-   * stopped at once.
+   * Aborted, with an error as its reason, if another pod begins to use the volume. The restore
+   * stops at once.
    */
   readonly usedByOther: AbortSignal;
-  /** Called when all is done, before that counts. */
+  /** Called when all is done, before the result counts. */
   readonly onDone: (report: InPlaceReport, signal: AbortSignal) => Promise<void>;
 }
 
 /**
- * Brings a volume that is mounted here back to a snapshot, and writes only what differs. A run that
- * was stopped anywhere is completed by the next one. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`,
- * `STALLED`, `CANCELED`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what the restore throws.
+ * Brings a mounted volume back to a snapshot, and writes only the differences. A later run
+ * completes an interrupted run. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `STALLED`, `CANCELED`,
+ * `TARGET_IN_USE`, `WRITE_LIMIT`, and errors of the restore.
  */
 export async function restoreVolumeInPlace(
   options: RestoreInPlaceOptions,
@@ -131,7 +125,7 @@ export async function restoreVolumeInPlace(
   }
 }
 
-/** Whoever reads why it failed has to know whether the volume is as it was. */
+/** Users must learn whether the failed restore changed the volume. */
 function withState(error: unknown, result: InPlaceCounters, dryRun: boolean): unknown {
   const { bytesWritten, removed, created, replaced, attributes } = result;
   const isTouched = bytesWritten + removed + created + replaced + attributes > 0;

@@ -2,7 +2,7 @@ import { describeNotSet, newRestoreCounters, type RestoreCounters } from '../upl
 import { type ProgressWatch, type Sample, watchProgress } from './progress.ts';
 import type { VolumeMoveOptions } from './volume.ts';
 
-/** Attributes that restored entries lack, in words. */
+/** Attributes that restored entries lack, for users. */
 export interface LackingAttributes {
   readonly note?: string | undefined;
   readonly firstLacking: readonly string[];
@@ -10,20 +10,20 @@ export interface LackingAttributes {
 
 type MoveOptions = Omit<VolumeMoveOptions, 'config'>;
 
-/** What moves in a restore, and what it waits for. */
+/** Progress of a restore, and the cause of a wait. */
 export class RestoreProgress {
   readonly counters: RestoreCounters = newRestoreCounters();
-  /** Of the snapshot; undefined until it has been read. */
+  /** Size of the snapshot; undefined until it has been read. */
   totalBytes: number | undefined;
   readonly watch: ProgressWatch;
   #isAsking = false;
 
-  /** `movedBeside`: what moves besides the counters. */
+  /** `movedBeside`: steps that are not in the counters. */
   constructor(options: MoveOptions, movedBeside: () => number = () => 0) {
     this.watch = watchProgress(options, () => this.#sample(options, movedBeside()));
   }
 
-  /** A sentence about attributes that the restored entries lack; undefined if they lack none. */
+  /** A sentence about missing attributes of restored entries; undefined if none is missing. */
   get note(): string | undefined {
     const { attributesNotSet } = this.counters;
     const { entries } = attributesNotSet;
@@ -36,7 +36,7 @@ export class RestoreProgress {
     return this.counters.attributesNotSet.first.map(({ path, what }) => `${path} (${what})`);
   }
 
-  /** Waits for an answer from outside, which the volume is not blamed for. */
+  /** Waits for an answer from outside. The volume does not count as stalled meanwhile. */
   async ask(question: Promise<void> | undefined): Promise<void> {
     this.#isAsking = true;
     await question;
@@ -51,7 +51,7 @@ export class RestoreProgress {
       totalBytes: this.totalBytes,
       moved: moved + repository.tasksDone + movedBeside,
       answers: repository.answers,
-      // Whoever is asked, this limit is longer than that takes.
+      // The other question has a limit of its own, which is shorter than this one's.
       waitsFor: isFlushing
         ? 'disk'
         : this.#isAsking || repository.isWaitingForStorage

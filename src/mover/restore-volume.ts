@@ -9,43 +9,43 @@ import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { countOf, extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
-/** Kubelets tell of a container that has ended within seconds. Our choice. */
+/** Kubelets report the end of a container within seconds. Our choice. */
 const LATE_MS = 15_000;
 
 export interface RestoreVolumeOptions extends VolumeMoveOptions {
   readonly snapshotId: string;
-  /** Milliseconds that a node may take to tell that a pod went on; default 15 s. */
+  /** Milliseconds that a node may take to report that a pod continued; default 15 s. */
   readonly lateMs?: number;
-  /** The file that a pod waits for until its volume is restored; none where nothing waits. */
+  /** The file that a pod waits for until its volume is restored; undefined if no pod waits. */
   readonly doneMark?: {
     readonly name: string;
     /**
-     * An earlier mover of the same restore may have written it: then the pod may be running, and
-     * nothing is written any more.
+     * An earlier mover of the same restore may have written the mark. If it did, the pod may be
+     * running, and nothing is written.
      */
     readonly mayBeThere: boolean;
     /**
-     * Whether the waiting pod found all its marks, and went on: the mark was there, and has been
-     * taken away.
+     * Whether the waiting pod found all its marks and continued. The mark was there, and has been
+     * removed.
      */
     readonly wasTaken?: (signal: AbortSignal) => Promise<boolean>;
     /**
-     * What an earlier mover of the same restore gave to {@link onRestored}: it may have made its
-     * mark, so that the pod may be running, however late its node tells. No data are written then,
-     * only the mark.
+     * The value that an earlier mover of the same restore gave to {@link onRestored}. Its mark may
+     * exist, so the pod may be running, even if its node reports that late. Only the mark is
+     * written then.
      */
     readonly restored?: WrittenVolume | undefined;
     /**
-     * Called when all data are in the volume, right before the mark is made: later movers have to
-     * learn of it. The mark is made once it has resolved.
+     * Called when all data are in the volume, right before the mark is made. Later movers have to
+     * know. The mark is made after it resolves.
      */
     readonly onRestored?: (written: WrittenVolume, signal: AbortSignal) => Promise<void>;
-    /** Called as soon as it is known that the volume has lost what {@link restored} tells of. */
+    /** Called as soon as the volume is known to have lost the data of {@link restored}. */
     readonly onLost?: (signal: AbortSignal) => Promise<void>;
   };
 }
 
-/** Whether the pod went on, also where its node tells so only in a while. */
+/** Whether the pod continued. The node may report it with a delay. */
 async function isTaken(
   { wasTaken }: NonNullable<RestoreVolumeOptions['doneMark']>,
   lateMs: number,
@@ -57,9 +57,9 @@ async function isTaken(
 }
 
 /**
- * Writes a snapshot over a volume; with a mark in the order data, flush, mark. Throws
+ * Writes a snapshot over a volume. With a mark, the order is data, flush, mark. Throws
  * `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `NO_DONE_MARK`, `STALLED`, `CANCELED`,
- * and what the restore throws.
+ * and errors of the restore.
  */
 export async function restoreVolume(
   options: RestoreVolumeOptions,
@@ -78,7 +78,7 @@ export async function restoreVolume(
       const snapshot = await getSnapshot(repository, snapshotId);
       assertReadable(snapshot);
       const { rootEntry, stats, incomplete } = snapshot;
-      // Nobody who asks by an object of the cluster expects a part: it would end as Completed.
+      // A restore by a CR must be complete: a part of a snapshot would end as Completed.
       if (incomplete !== undefined) {
         throw new CodedError(
           'DAMAGED_SNAPSHOT',
@@ -89,11 +89,10 @@ export async function restoreVolume(
         throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
       }
       progress.totalBytes = rootEntry.summary?.size ?? stats.totalSize;
-      // The kubelet's own directory, before the volume is mounted on it, says nothing of what the
-      // volume has.
+      // The kubelet's own directory, before the mount, says nothing about the volume's data.
       if (!isBlock) await assertMounted(path);
       const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
-      // Nobody is to believe in it, whatever becomes of this mover and of the pod.
+      // Cancel the record now: later movers must not trust it, even if this mover or the pod fails.
       if (mark?.restored && !isRestored) await progress.ask(mark.onLost?.(signal));
       if (mark && (mark.mayBeThere || isRestored)) {
         const isDone =

@@ -4,21 +4,20 @@ import { dirname } from 'node:path';
 import { CodedError } from '../base/index.ts';
 
 /**
- * What a mounted volume is known by. An unmounted one looks like an empty one: it must never pass
- * for the volume.
+ * Identifies a mounted volume. An unmounted volume looks empty, and must never pass for the volume.
  */
 export interface VolumeIdentity {
   readonly device: bigint;
   readonly inode: bigint;
 }
 
-/** Of the root directory, or of the device. */
+/** Identity of the root directory, or of the device. */
 export async function identityOf(path: string): Promise<VolumeIdentity> {
   const { dev, ino } = await stat(path, { bigint: true });
   return { device: dev, inode: ino };
 }
 
-/** Throws `VOLUME_GONE` unless what is at the path is still what was there at the beginning. */
+/** Throws `VOLUME_GONE` unless the path still leads to the same volume. */
 export async function assertSameVolume(
   path: string,
   before: VolumeIdentity,
@@ -31,7 +30,7 @@ export async function assertSameVolume(
   } catch (error) {
     cause = error;
   }
-  // A directory that was removed is still there for those who have it mounted, without a name.
+  // A removed directory still exists for processes that have it mounted, without a name.
   const isSame =
     found && found.nlink > 0n && found.dev === before.device && found.ino === before.inode;
   if (isSame) return;
@@ -40,20 +39,19 @@ export async function assertSameVolume(
 }
 
 /**
- * The kubelet's own directories of volumes that it mounts; those of emptyDir and gitRepo hold the
- * data themselves. A mount table names a directory below the root of its file system: what is above
- * the pod's UID is not there where the kubelet's directory of pods is a disk of its own, and has
- * another name where it is a link.
+ * Directories on which the kubelet mounts volumes. Directories of emptyDir and gitRepo hold the
+ * data themselves. A mount table names a directory below the root of its file system. The path
+ * above the pod's UID varies: the kubelet's directory may be a disk of its own, or a link.
  */
 const MOUNT_POINT =
   /\/[^/]+\/volumes\/(?!kubernetes\.io~(?:empty-dir|git-repo)\/)[^/]+~[^/]+\/[^/]+(?:\/mount)?$/;
 
-/** What ends the message of a mover whose volume was not mounted: its agent starts it again. */
+/** End of the message if the volume was not mounted. The agent then starts the mover again. */
 export const NOT_MOUNTED_SUFFIX = "is the kubelet's own directory";
 
 /**
- * After a reboot the kubelet's directory is there before the volume is mounted on it. Throws
- * `VOLUME_GONE`.
+ * Throws `VOLUME_GONE` if the volume is not mounted. After a reboot the kubelet's directory exists
+ * before the mount.
  */
 export async function assertMounted(path: string, mountInfo = readMounts()): Promise<void> {
   const root = rootMountedAt(path, await mountInfo);
@@ -65,8 +63,8 @@ export async function assertMounted(path: string, mountInfo = readMounts()): Pro
 const readMounts = (): Promise<string> => readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
 
 /**
- * Whether a file system of its own is mounted there, with all of it: then what it holds is what the
- * volume holds.
+ * Whether the whole of a separate file system is mounted at the path: its usage is that of the
+ * volume.
  */
 export async function isOwnFileSystem(path: string): Promise<boolean> {
   const [volume, above] = await Promise.all([stat(path), stat(dirname(path))]);
@@ -76,14 +74,14 @@ export async function isOwnFileSystem(path: string): Promise<boolean> {
 }
 
 /**
- * Which directory of its file system a mount shows (proc_pid_mountinfo(5)); undefined where nothing
+ * The directory of its file system that a mount shows (proc_pid_mountinfo(5)); undefined if nothing
  * is mounted at the path.
  */
 export function rootMountedAt(path: string, mountInfo: string): string | undefined {
   let root: string | undefined;
   for (const line of mountInfo.split('\n')) {
     const [, , , mounted, at] = line.split(' ');
-    // Later ones cover earlier ones.
+    // Later mounts cover earlier mounts.
     if (at !== undefined && unescaped(at) === path) root = unescaped(mounted ?? '');
   }
   return root;

@@ -2,40 +2,36 @@ import { CodedError, define, formatBytes, parseBytes, parseDuration } from '../b
 import { COMPRESSORS, NO_COMPRESSION } from '../codec/index.ts';
 import { MEMORY_BYTES_MIN } from '../repository/index.ts';
 
-/** How a data mover moves, as its users write it: each may be left out. */
+/** Settings of data movers, as users write them. All are optional. */
 export interface MoverSettings {
-  /** Bytes per second to the storage, of each data mover. */
+  /** Bytes per second to the storage, for each data mover. */
   readonly uploadLimit?: string | undefined;
-  /** Bytes per second from the storage, of each data mover. */
+  /** Bytes per second from the storage, for each data mover. */
   readonly downloadLimit?: string | undefined;
-  /** Requests to the storage per second, of each data mover. */
+  /** Requests to the storage per second, for each data mover. */
   readonly requestsLimit?: string | undefined;
-  /** A request to the storage that brings nothing for this long is tried again. */
+  /** A request to the storage is retried if it receives nothing for this long. */
   readonly storageStallTimeout?: string | undefined;
-  /** What the process of a data mover may take. */
+  /** Memory limit of a data mover's process. */
   readonly memoryLimit?: string | undefined;
-  /** Metadata of the repository that is kept on disk while a volume is moved. */
+  /** Metadata of the repository cached on disk during a move. */
   readonly cacheSize?: string | undefined;
   /** Compressor for the data of backups. */
   readonly compression?: string | undefined;
-  /**
-   * Large files read at once, where the backup itself does not say
-   * (`uploaderConfig.parallelFilesUpload`).
-   */
+  /** Large files read at once, unless the backup sets `uploaderConfig.parallelFilesUpload`. */
   readonly parallelFilesUpload?: string | undefined;
   /**
-   * Backups leave out what they cannot read, and count it, where the backup itself does not say
-   * (`longshore.ignoreUnreadable`).
+   * Backups skip and count unreadable entries, unless the backup sets `longshore.ignoreUnreadable`.
    */
   readonly ignoreUnreadable?: string | undefined;
 }
 export type MoverSetting = keyof MoverSettings;
 
 interface Rule {
-  /** Of the data mover's environment. */
+  /** Name in the data mover's environment. */
   readonly variable: string;
   readonly isRight: (text: string) => boolean;
-  /** What would be right. */
+  /** Description of a valid value. */
   readonly wanted: string;
 }
 
@@ -85,13 +81,13 @@ const RULES: Record<MoverSetting, Rule> = {
 
 export const MOVER_SETTINGS = Object.keys(RULES) as MoverSetting[];
 
-/** What is wrong with a value, and what would be right; undefined when nothing is. */
+/** Describes an invalid value, and a valid one; undefined if the value is valid. */
 export function moverSettingProblem(setting: MoverSetting, text: string): string | undefined {
   const { isRight, wanted } = RULES[setting];
   return isRight(text) ? undefined : `"${text}" is not ${wanted}`;
 }
 
-/** The environment that tells a data mover its settings. */
+/** Environment variables of a data mover with these settings. */
 export function moverVariables(settings: MoverSettings): Record<string, string> {
   const variables: Record<string, string> = {};
   for (const setting of MOVER_SETTINGS) {
@@ -102,8 +98,8 @@ export function moverVariables(settings: MoverSettings): Record<string, string> 
 }
 
 /**
- * The other way round. Throws `BAD_CONFIG`, naming every variable that is wrong and what would be
- * right.
+ * Reads the settings from the environment. Throws `BAD_CONFIG` with every invalid variable and its
+ * valid values.
  */
 export function moverSettingsOf(
   variableOf: (name: string) => string | undefined,

@@ -2,7 +2,7 @@ import { CodedError, lookup } from '../base/index.ts';
 import type { KeptExtras } from '../uploader/index.ts';
 
 /**
- * A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws
+ * A count in `uploaderSettings` or `dataMoverConfig`; undefined if it has none. Throws
  * `BAD_MOVER_CONFIG`.
  */
 export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
@@ -13,7 +13,7 @@ export function countOf(config: Readonly<Record<string, string>>, key: string): 
   return count > 0 ? Math.min(count, 64) : undefined;
 }
 
-/** A flag of the same; false where it is not there. Throws `BAD_MOVER_CONFIG`. */
+/** A flag in the same settings; false by default. Throws `BAD_MOVER_CONFIG`. */
 export function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
   const text = lookup(config, key) ?? 'false';
   if (/^(1|t|T|TRUE|true|True)$/.test(text)) return true;
@@ -21,7 +21,7 @@ export function flagOf(config: Readonly<Record<string, string>>, key: string): b
   throw badConfig(key, text, 'true or false');
 }
 
-/** The extra attributes that a backup keeps, or a restore sets. Throws `BAD_MOVER_CONFIG`. */
+/** Extra attributes that a backup keeps, or a restore sets. Throws `BAD_MOVER_CONFIG`. */
 export const extrasOf = (config: Readonly<Record<string, string>>): KeptExtras => ({
   xattrs: !flagOf(config, 'longshore.noXattrs'),
   links: !flagOf(config, 'longshore.noHardLinks'),

@@ -7,9 +7,8 @@ import type { VolumeMoveOptions } from './volume.ts';
 type Looked = Pick<VolumeMoveOptions, 'repository' | 'path' | 'isBlock'>;
 
 /**
- * How much there will be to store of a volume, in bytes: a guess at first, and exact when the
- * upload has listed everything. Velero's CLI shows a share of it, so that it is never less than
- * what is done.
+ * Bytes to store from a volume: a guess at first, exact once the upload has listed everything.
+ * Never less than the bytes done, because Velero's CLI shows a percentage.
  */
 export class VolumeTotal {
   readonly #counters: UploadCounters;
@@ -21,8 +20,8 @@ export class VolumeTotal {
   }
 
   /**
-   * Looks at the volume before its upload begins; where nobody knows how much it holds, a thread
-   * counts it beside the upload.
+   * Estimates the volume before its upload begins. If no size is known, a thread counts it during
+   * the upload.
    */
   async look(volume: Looked, source: SourceInfo): Promise<void> {
     const guess = await guessOf(volume, source);
@@ -32,13 +31,13 @@ export class VolumeTotal {
     this.#ahead = new EstimateAhead({ repository, source, path, counters: this.#counters });
   }
 
-  /** Of which are done: read, taken over, or holes of files. */
+  /** Done bytes: read, cached, or holes of files. */
   get doneBytes(): number {
     const { bytesRead, cachedBytes, bytesInHoles } = this.#counters;
     return bytesRead + cachedBytes + bytesInHoles;
   }
 
-  /** Undefined before it is known. */
+  /** Undefined until it is known. */
   get bytes(): number | undefined {
     if (this.#guess === undefined) return undefined;
     const { bytesFound, isListed } = this.#counters;
@@ -51,16 +50,15 @@ export class VolumeTotal {
     return most === 0 ? undefined : most;
   }
 
-  /** Ends what counts. May be called again. */
+  /** Ends the counting thread. May be called again. */
   stop(): void {
     this.#ahead?.stop();
   }
 }
 
 /**
- * The size of a device; of a mounted volume what its file system says is in use; else what the last
- * snapshot had. Undefined where nothing tells: of a directory of a larger file system, which has no
- * snapshot yet.
+ * The size of a device. For a mounted volume, the used bytes of its file system; else the size of
+ * the last snapshot. Undefined for a directory of a larger file system without a snapshot.
  */
 async function guessOf(
   { repository, path, isBlock }: Looked,

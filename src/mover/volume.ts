@@ -6,28 +6,23 @@ import type { Progress } from './progress.ts';
 
 export interface VolumeMoveOptions {
   readonly repository: Repository;
-  /** Where the volume is mounted, or its device. */
+  /** Mount point of the volume, or path of its device. */
   readonly path: string;
   readonly isBlock: boolean;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   /** `spec.dataMoverConfig`, or `spec.uploaderSettings`. */
   readonly config: Readonly<Record<string, string>>;
-  /** Called at a bounded rate, never going back; a last time with all done. */
+  /** Called at a bounded rate, never going back. The last call has all bytes done. */
   readonly onProgress: (progress: Progress) => void;
   readonly progressIntervalMs: number;
-  /**
-   * When nothing moves for this long, no byte, no entry, no answer of the storage, the move fails.
-   */
+  /** The move fails if no byte, entry or answer of the storage arrives for this long. */
   readonly stallMs: number;
-  /**
-   * What an ended move may take to stop without any sign of life, before it is left behind; default
-   * 30 s.
-   */
+  /** Time that an aborted move may take to stop without a sign of life; default 30 s. */
   readonly graceMs?: number;
   /**
-   * Called before the volume is touched, and once more when all bytes are moved, before that
-   * counts: what it throws ends the move. It ends by itself within 25 minutes.
+   * Called before the volume is touched, and again when all bytes are moved. Its error ends the
+   * move. Must end within 25 minutes.
    */
   readonly assertUsable?: (when: 'before' | 'after', signal: AbortSignal) => Promise<void>;
 }
@@ -48,12 +43,12 @@ export async function assertVolume(path: string, isBlock: boolean): Promise<void
   }
 }
 
-/** The tag by which Velero's block data mover names itself. */
+/** The tag of snapshots by Velero's block data mover. */
 const BLOCK_UPLOADER = 'velero-block';
 
 /**
- * Throws `BLOCK_MOVER_SNAPSHOT`: such a snapshot is a directory with the device as one file, which
- * must not be written into a volume.
+ * Throws `BLOCK_MOVER_SNAPSHOT`. A block data mover stores a directory with the device as one file,
+ * which must not be written into a volume.
  */
 export function assertReadable({ id, tags }: Snapshot): void {
   if (tags?.['snapshot-uploader'] !== BLOCK_UPLOADER) return;
@@ -63,6 +58,5 @@ export function assertReadable({ id, tags }: Snapshot): void {
   );
 }
 
-/** One line for the log: what was moved and how fast. */
 export const describeMove = (bytes: number, seconds: number): string =>
   `${formatBytes(bytes)} in ${seconds.toFixed(1)} s`;

@@ -8,24 +8,19 @@ export interface FileRange {
   readonly length: number;
 }
 
-/** The same with the content hash that its bytes should have. */
 export interface RangeToCompare extends FileRange {
   readonly hash: Uint8Array;
 }
 
 /**
- * What is read at once: small enough that the parts of all lanes are still in the processor's cache
- * when they are hashed.
+ * Bytes of one read. The parts of all lanes stay in the processor's cache until they are hashed.
  */
 export const READ_BYTES = 128 << 10;
-/**
- * How far the kernel reads ahead of what is being hashed, and how much it is asked for at once. Our
- * choice.
- */
+/** Bytes that the kernel reads ahead of the hashing, and bytes of one such request. Our choice. */
 const AHEAD_BYTES = 16 << 20;
 const ASKED_BYTES = 1 << 20;
 
-/** Reads a range. What lies behind the file's end reads as zeros. Throws like `fs`. */
+/** Reads a range. Bytes behind the file's end read as zeros. Throws like `fs`. */
 export function readRangeInto(
   { descriptor, offset }: Omit<FileRange, 'length'>,
   buffer: Uint8Array,
@@ -40,8 +35,8 @@ export function readRangeInto(
 }
 
 /**
- * The bytes of a range, part by part in the same room. When it cannot be read, that is told once,
- * and the rest are bytes that say nothing: whoever hashes several side by side goes on.
+ * The bytes of a range, in parts that reuse `room`. If a read fails, `onFailure` is called once.
+ * The rest are arbitrary bytes, so that other ranges continue beside it.
  */
 export function* readParts(
   { descriptor, offset, length }: FileRange,
@@ -65,21 +60,19 @@ export function* readParts(
   }
 }
 
-/**
- * Has the kernel read ranges ahead, in their order, as far before whoever reads them as is useful.
- */
+/** Makes the kernel read ranges ahead of their reader, in their order. */
 export class KernelReads {
   readonly #ranges: readonly FileRange[];
   #next = 0;
   #offset = 0;
-  /** Asked for and not read yet. */
+  /** Requested and not read yet. */
   #aheadBytes = 0;
 
   constructor(ranges: readonly FileRange[]) {
     this.#ranges = ranges;
   }
 
-  /** So many bytes are read now. */
+  /** Call it before reading `bytes` bytes. */
   follow(bytes: number): void {
     this.#aheadBytes -= bytes;
     while (this.#aheadBytes <= AHEAD_BYTES - ASKED_BYTES) {

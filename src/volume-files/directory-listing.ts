@@ -21,9 +21,9 @@ import { openDirectly, pathOf } from './open-directly.ts';
 
 /** A directory listing: names as they are on disk, attributes in one array of 64-bit numbers. */
 export interface DirectoryListing {
-  /** Strings, or bytes where a name is not UTF-8. */
+  /** Strings; bytes if a name is not UTF-8. */
   readonly names: readonly (string | Uint8Array)[];
-  /** {@link STAT_FIELDS} numbers for each name: mode, size, mtime (s, ns), uid, gid, device. */
+  /** Seven numbers ({@link STAT_FIELDS}) a name: mode, size, mtime (s, ns), uid, gid and device. */
   readonly stats: BigInt64Array;
   /** Symlink targets by position. */
   readonly targets: readonly (readonly [number, Uint8Array])[];
@@ -31,18 +31,15 @@ export interface DirectoryListing {
   readonly extras?: readonly (readonly [number, string])[];
   /** Entries whose extended attributes could not be read, and why. */
   readonly unread?: readonly (readonly [number, string])[];
-  /** Entries that went away or could not be looked at. */
+  /** Entries that were deleted or could not be read, with code and message. */
   readonly failures: readonly (readonly [number, string, string])[];
-  /** There are more names than were asked for at most, and none is given. */
+  /** The directory has more than the allowed names. None is returned. */
   readonly isTooLong?: boolean;
 }
-/**
- * Names of one directory that are held in memory at once, some 1 KB each until they are stored. Our
- * choice.
- */
+/** Names of one directory in memory at once, some 1 KB each until they are stored. Our choice. */
 export const LISTING_ENTRIES_MAX = 1 << 15;
 export const STAT_FIELDS = 7;
-/** Linux allows 255; what is longer is looked at otherwise. */
+/** Linux allows 255. Longer names take the slow path. */
 const NAME_BYTES_MAX = 1023;
 
 /** The stream of a directory as it lies in its pack. */
@@ -53,35 +50,32 @@ export interface PackedStream {
   readonly originalLength: number;
   /**
    * Entries without extra attributes in the stream still have none if their inode did not change
-   * since this time, in seconds. Minus infinity if the stream does not tell.
+   * since this time, in seconds. Minus infinity if unknown.
    */
   readonly plainBefore: number;
 }
 
-/** A directory whose files are all as a stream says that they were. */
+/** A directory whose files all match a stream. */
 export interface SameFiles {
   /** Files and symbolic links. */
   readonly entries: number;
   /** Regular files among them, and their bytes. */
   readonly files: number;
   readonly bytes: number;
-  /** Keys of the contents that name their objects, one after the other, as indexes hold them. */
+  /** Index keys of the contents that name the files' objects, one after the other. */
   readonly keys: Uint8Array;
   /** JSON of the stream's directories, and of its summary. */
   readonly directories: string;
   readonly summary: string;
 }
 
-/** A listing; with `same` only its directories, since the files are as the stream says. */
+/** A listing. With `same` it has only the directories, because the files match the stream. */
 export interface DirectoryComparison {
   readonly listing: DirectoryListing;
   readonly same?: SameFiles;
 }
 
-/**
- * With more than `entriesMax` names, it only says so. Throws what the system says of the directory
- * itself.
- */
+/** Lists a directory. Sets only `isTooLong` for more than `entriesMax` names. Throws like `fs`. */
 export function readDirectory(
   path: BytePath,
   entriesMax: number,
@@ -101,7 +95,7 @@ export const NO_ENTRIES: DirectoryListing = {
   failures: [],
 };
 
-/** What becomes of the path meanwhile, all is asked of the one directory that was opened. */
+/** All reads use the opened directory, even if its path changes meanwhile. */
 function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
   const descriptor = openDirectly(path, constants.O_RDONLY | constants.O_DIRECTORY);
   try {
@@ -112,8 +106,8 @@ function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
 }
 
 /**
- * What `lstat` says of these names: bytes, with a zero behind each. The caller knows the names, and
- * gets none.
+ * Status of these names: bytes, each with a zero behind it. Returns no names, since the caller has
+ * them.
  */
 export function lookAtNames(
   path: BytePath,
@@ -123,7 +117,7 @@ export function lookAtNames(
   return inDirectory(path, (descriptor) => lookAtNamesIn({ descriptor, rules }, path, names));
 }
 
-/** The same for a directory that is open. */
+/** Like {@link lookAtNames}, for an open directory. */
 export function lookAtNamesIn(
   place: ExtraPlace,
   path: BytePath,
@@ -194,7 +188,7 @@ function lookAtAll(
 
 const nameBuffer = Buffer.alloc(NAME_BYTES_MAX + 1);
 
-/** As the system takes it; valid until the next call. */
+/** The name with a zero behind it; valid until the next call. */
 function withZero(name: string | Uint8Array): Uint8Array {
   const length = typeof name === 'string' ? Buffer.byteLength(name) : name.length;
   const bytes = length > NAME_BYTES_MAX ? Buffer.alloc(length + 1) : nameBuffer;
@@ -204,7 +198,7 @@ function withZero(name: string | Uint8Array): Uint8Array {
   return bytes.subarray(0, length + 1);
 }
 
-/** Undefined where it cannot be looked at so. */
+/** Undefined without a reader, or if the name is too long. */
 const lookAtOne = (
   reader: StatusReader | undefined,
   descriptor: number,
@@ -212,7 +206,7 @@ const lookAtOne = (
 ): FileStatus | undefined =>
   name.length > NAME_BYTES_MAX + 1 ? undefined : reader?.look(descriptor, name);
 
-/** Throws what the system says. */
+/** Throws like `fs`. */
 function statusBy(path: BytePath): FileStatus {
   const stat: BigIntStats = lstatSync(fsPath(path), { bigint: true });
   const seconds = floorSeconds(stat.mtimeNs);
@@ -243,7 +237,7 @@ function setStatus(stats: BigInt64Array, i: number, status: FileStatus): void {
   stats[at] = status.device;
 }
 
-/** Names as strings, and as bytes where they are not UTF-8. */
+/** Names as strings; bytes if a name is not UTF-8. */
 function listNames(path: BytePath): (string | Uint8Array)[] {
   const names = readdirSync(fsPath(path));
   if (!names.some((name) => name.includes('\ufffd'))) return names;

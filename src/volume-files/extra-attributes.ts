@@ -3,21 +3,17 @@ import { lstatSync } from 'node:fs';
 import { CodedError, type FileStatus, pinnedPath, posix, systemCode } from '../base/index.ts';
 
 /**
- * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and
- * Velero ignore it. Entries without such attributes have no such field: their directory is byte for
- * byte Kopia's.
+ * Attributes of a directory entry that have no field in Kopia. The text is one JSON object, which
+ * Kopia and Velero ignore. Directories without such attributes are byte for byte Kopia's.
  */
 export interface ExtraAttributes {
-  /** Extended attributes by name, percent-encoded where it is not plain ASCII. */
+  /** Extended attributes by name. Names are percent-encoded unless plain ASCII. */
   readonly xattrs?: Readonly<Record<string, string>>;
-  /**
-   * Names of one file have the same text: the inode, with its device where that is not the device
-   * of the root.
-   */
+  /** Equal for all names of one file: the inode, and its device if it is not the root's device. */
   readonly link?: string;
   /** Bytes of a name that is not UTF-8. */
   readonly rawName?: string;
-  /** The entry is a FIFO or a device node, and an empty file to Kopia. */
+  /** The entry is a FIFO or a device node. Kopia sees an empty file. */
   readonly node?: string;
 }
 
@@ -35,7 +31,7 @@ export interface KeptExtras {
 }
 
 export interface ExtraRules extends KeptExtras {
-  /** Of the root. */
+  /** Device of the root. */
   readonly device: bigint;
 }
 
@@ -46,22 +42,22 @@ export interface ExtraPlace {
 }
 
 /**
- * Attributes that are kept. Others belong to the file system or the machine: `security.ima`,
+ * Kept attributes. The others belong to the file system or the machine: `security.ima`,
  * `system.nfs4_acl`, `btrfs.*`.
  */
 const KEPT_PREFIXES = ['user.', 'trusted.'];
 export const CAPABILITY = 'security.capability';
-/** Gives new entries of a directory an access list. */
+/** The access list that new entries of a directory get. */
 export const DEFAULT_LIST = 'system.posix_acl_default';
 const ACCESS_LISTS = ['system.posix_acl_access', DEFAULT_LIST];
 const KEPT_NAMES = [CAPABILITY, 'security.selinux', ...ACCESS_LISTS];
-/** Of one entry, names and values. Linux allows 64 KiB for a value. Our choice. */
+/** Names and values of one entry. Linux allows 64 KiB for a value. Our choice. */
 const EXTRA_BYTES_MAX = 1 << 20;
 const VALUE_BYTES_MAX = 64 << 10;
 const NAME_BYTES_MAX = 255;
 /**
- * Written as they are: no character that JSON escapes, and no brace, so that a reader finds the end
- * by counting.
+ * Characters written as they are. JSON does not escape them, and braces are excluded, so a reader
+ * finds the end by counting.
  */
 const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
 const BASE64 = /^[\w+/]*=*$/;
@@ -73,16 +69,16 @@ const TYPE_MASK = 0o170000;
 const NO_LIST = ['ENODATA', 'EOPNOTSUPP', 'ENOTSUP'];
 
 /**
- * Files and directories of each device that said "not supported" before any entry had a list. A
- * FUSE or network file server may say it for some entries only. Minus infinity after a list.
+ * Files and directories of each device that returned "not supported" before any entry had a list. A
+ * FUSE or network file server may return it for some entries only. Minus infinity after a list.
  */
 const refusals = new Map<bigint, number>();
-/** After so many, the other entries of the device are not asked. Our choice. */
+/** After so many refusals, other entries of the device are skipped. Our choice. */
 const REFUSALS_MAX = 256;
 
 /**
- * The text for an entry of an open directory; undefined when it has nothing but Kopia's fields.
- * `name` is bytes with a zero at the end. Throws like `fs`, and `ATTRIBUTES_TOO_LARGE`.
+ * The text for an entry of an open directory; undefined if it has only Kopia's fields. `name` is
+ * bytes with a zero at the end. Throws like `fs`, and `ATTRIBUTES_TOO_LARGE`.
  */
 export function readExtra(
   { descriptor, rules }: ExtraPlace,
@@ -111,14 +107,14 @@ const NODE_KINDS: Readonly<Record<number, SpecialNode['kind']>> = {
   0o060000: 'block',
 };
 
-/** Looks, and opens nothing: a FIFO would wait for its other end. */
+/** Opens nothing, because opening a FIFO would wait for its other end. */
 function nodeText(descriptor: number, name: Uint8Array, kind: SpecialNode['kind']): string {
   if (kind === 'fifo') return kind;
   const path = Buffer.concat([Buffer.from(`${pinnedPath(descriptor)}/`), name.subarray(0, -1)]);
   return `${kind}:${lstatSync(path, { bigint: true }).rdev}`;
 }
 
-/** Undefined for an entry that is no FIFO or device node. Throws `BAD_ATTRIBUTES`. */
+/** Undefined for other entries than FIFOs and device nodes. Throws `BAD_ATTRIBUTES`. */
 export function nodeIn(text: string | undefined): SpecialNode | undefined {
   if (text?.includes('"node":') !== true) return undefined;
   const { node } = parseExtra(text);
@@ -136,14 +132,14 @@ function readXattrs(
   const list = calls?.listIn(descriptor, name);
   const refused = refusals.get(device) ?? 0;
   if (!list) {
-    // Many servers have no attributes of links and special files, but have those of files.
+    // Many servers support attributes of files, and none of links and special files.
     const type = mode & TYPE_MASK;
     if (type === REGULAR || type === DIRECTORY) refusals.set(device, refused + 1);
     return '';
   }
   if (refused >= 0) refusals.set(device, Number.NEGATIVE_INFINITY);
   if (list.length === 0) return '';
-  // The list is in memory that the next call may use.
+  // Copied, because the next call may reuse its memory.
   const found = splitNames(Buffer.from(list))
     .filter(isKept)
     .sort((a, b) => a.compare(b));
@@ -198,8 +194,7 @@ const decodeName = (text: string): Buffer =>
   );
 
 /**
- * The text without some of the extended attributes. A text that is not valid stays: the restore
- * rejects it.
+ * The text without some of the extended attributes. An invalid text stays: the restore rejects it.
  */
 export function withoutXattrs(
   text: string | undefined,
@@ -229,7 +224,8 @@ export function readExtraOf(descriptor: number): string | undefined {
 }
 
 /**
- * Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`.
+ * Checks the whole text, because anyone with write access to the bucket may have changed it. Throws
+ * `BAD_ATTRIBUTES`.
  */
 export function parseExtra(text: string | undefined): ExtraAttributes {
   if (text === undefined) return {};
@@ -258,7 +254,7 @@ export function parseExtra(text: string | undefined): ExtraAttributes {
   };
 }
 
-/** A name that is UTF-8 needs no bytes beside it: it may be the name of another entry. */
+/** A name in UTF-8 must not have bytes beside it: they could name another entry. */
 function isRawName(value: unknown): value is string {
   if (typeof value !== 'string' || !BASE64.test(value)) return false;
   const bytes = Buffer.from(value, 'base64');
@@ -269,7 +265,7 @@ function isRawName(value: unknown): value is string {
 export const recordedIn = (text: string | undefined): string =>
   /"recorded":"([a-z,]*)"\}$/.exec(text ?? '')?.[1] ?? '';
 
-/** The text with such a note at its end. */
+/** Adds such a note at the end of the text. */
 export function withNote(text: string | undefined, recorded: string): string {
   const own = text === undefined || text === '{}' ? '' : `${text.slice(1, -1)},`;
   return `{${own}"recorded":"${recorded}"}`;
@@ -282,7 +278,7 @@ export function rawNameIn(text: string | undefined): Buffer | undefined {
   return rawName === undefined ? undefined : Buffer.from(rawName, 'base64');
 }
 
-/** The text without the bytes of the name: names of one file differ in them. */
+/** The text without the bytes of the name, which differ between names of one file. */
 export function withoutRawName(text: string | undefined): string | undefined {
   if (text?.includes('"rawName":') !== true) return text;
   return JSON.stringify({ ...parseExtra(text), rawName: undefined });
@@ -315,9 +311,9 @@ interface ExtraToApply {
 }
 
 /**
- * Sets the extended attributes of an open file, and may remove access lists that it inherited.
- * Call it after the owner is set, since that drops capabilities. Call it before the mode is set,
- * since an access list holds part of the mode. Returns whether all could be set. Throws
+ * Sets the extended attributes of an open file, and may remove inherited access lists. Call it
+ * after setting the owner, because that drops capabilities. Call it before setting the mode,
+ * because an access list holds part of the mode. Returns whether all could be set. Throws
  * `BAD_ATTRIBUTES`.
  */
 export function applyExtra(
@@ -339,12 +335,12 @@ export function applyExtra(
   }
   for (const [name, value] of Object.entries(xattrs)) {
     try {
-      // A program must not get rights as the file of another owner.
+      // A program of another owner must not get capabilities.
       if (name === CAPABILITY && !isOwned) isAllSet = false;
       else if (!calls) isAllSet = false;
       else calls.set(descriptor, withZero(decodeName(name)), Buffer.from(value, 'base64'));
     } catch {
-      // Also ENOSPC: ext4 says so of attributes that have no room beside the inode.
+      // Also ENOSPC: ext4 returns it if the attributes have no room beside the inode.
       isAllSet = false;
     }
   }
@@ -352,8 +348,8 @@ export function applyExtra(
 }
 
 /**
- * Names of attributes that an entry has and a snapshot lacks. Labels and `trusted.*` do not count:
- * the system or the file system sets them by itself.
+ * Attributes that an entry has and a snapshot lacks. Labels and `trusted.*` do not count, because
+ * the system or the file system sets them.
  */
 function surplusOf(descriptor: number, xattrs: Readonly<Record<string, string>>): string[] {
   const list = posix().attributes?.listOf(descriptor);
@@ -366,10 +362,7 @@ function surplusOf(descriptor: number, xattrs: Readonly<Record<string, string>>)
 
 const SURPLUS_NAMES = [CAPABILITY, ...ACCESS_LISTS];
 
-/**
- * Whether what a descriptor is of has these extended attributes. With `isExact`, others that the
- * snapshot lacks count as well.
- */
+/** Whether an open file has these extended attributes. With `isExact`, it must have no others. */
 export function hasExtra(descriptor: number, text: string | undefined, isExact: boolean): boolean {
   const { xattrs } = parseExtra(text);
   if (isExact && surplusOf(descriptor, xattrs ?? {}).length > 0) return false;

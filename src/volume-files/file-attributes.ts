@@ -3,31 +3,31 @@ import { pinnedPath, posix, systemCode } from '../base/index.ts';
 import { applyExtra } from './extra-attributes.ts';
 
 export interface FileAttributes {
-  /** 0o7777. */
+  /** Bits of 0o7777. */
   readonly mode: number;
   readonly uid: number;
   readonly gid: number;
   readonly mtimeNs: bigint;
-  /** The text of `ExtraAttributes`. */
+  /** Text of `ExtraAttributes`. */
   readonly extra?: string | undefined;
-  /** Takes access lists away that the entry got from its directory. */
+  /** Removes access lists that the entry inherited from its directory. */
   readonly dropsLists?: boolean | undefined;
-  /** Also takes extended attributes away that `extra` does not have. */
+  /** Also removes extended attributes that `extra` lacks. */
   readonly isExact?: boolean | undefined;
 }
 
 /**
- * The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set.
+ * Attributes that could not be set, one bit each, so that threads can send them. 0: all are set.
  */
 export type NotSet = number;
 export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16, node: 32 } as const;
 
 /**
- * Sets owner, extended attributes, mode and time of an open file, in this order, after its last
- * write: a change of owner clears capabilities and setuid, and the mode is a part of an access
+ * Sets owner, extended attributes, mode and time of an open file, in this order. Call it after the
+ * last write. A change of owner clears capabilities and setuid, and the mode is part of an access
  * list. Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
- * continue without a word. The top of a network share may take files and no mode, for example. Some
- * file systems keep no owners or modes.
+ * continue silently. For example, the top of a network share may refuse modes. Some file systems
+ * keep no owners or modes.
  */
 export const applyAttributesToDescriptor = (
   descriptor: number,
@@ -39,9 +39,7 @@ export const applyAttributesToDescriptor = (
     setTime: () => posix().setDescriptorTime(descriptor, attributes.mtimeNs),
   });
 
-/**
- * The same for whatever a descriptor is of, also one that `O_PATH` opened. Symlinks have no mode.
- */
+/** The same for any pinned entry, also if it was opened with `O_PATH`. Symlinks have no mode. */
 export function applyAttributesToPinned(
   descriptor: number,
   attributes: FileAttributes,
@@ -75,7 +73,7 @@ function apply(
   const isModeSet = unlessRefused(() => {
     calls.setMode(mode);
   });
-  // The kernel drops setgid without an error when the process is not in the group of the file.
+  // The kernel drops setgid without an error if the process is not in the group of the file.
   const isKept = (mode & RUNS_AS_OWNER) === 0 || (fstatSync(descriptor).mode & mode) === mode;
   if (!isModeSet || !isKept || mode !== attributes.mode) notSet |= NOT_SET.mode;
   if (!unlessRefused(calls.setTime)) notSet |= NOT_SET.time;
@@ -83,12 +81,12 @@ function apply(
 }
 
 /**
- * A file with these runs as its owner or its group, whoever starts it. Of directories they say
- * whose what is made in them is.
+ * A file with these bits runs as its owner or its group. Entries made in such a directory inherit
+ * its owner or group.
  */
 export const RUNS_AS_OWNER = 0o6000;
 
-/** What was to run as somebody else must not run as who restores it, as with cp and tar. */
+/** A setuid program must not run as the user who restores it, as with cp and tar. */
 function modeFor(descriptor: number, { mode, uid, gid }: FileAttributes, isOwned: boolean): number {
   if (isOwned || (mode & RUNS_AS_OWNER) === 0) return mode;
   const found = fstatSync(descriptor);
@@ -103,7 +101,7 @@ function modeFor(descriptor: number, { mode, uid, gid }: FileAttributes, isOwned
  */
 const REFUSALS = ['EPERM', 'EACCES', 'EINVAL', 'EOVERFLOW', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
-/** Whether it was not refused. */
+/** Returns false for a refusal. */
 function unlessRefused(call: () => void): boolean {
   try {
     call();

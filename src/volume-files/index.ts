@@ -1,7 +1,7 @@
 /**
- * Files and directories of a volume: listings, whole small files, writes into files and new files,
- * attributes by descriptor; and the contract of the threads that do this work and the codec's.
- * Knows nothing of repositories, nor of Kopia's formats.
+ * Files and directories of a volume: listings, reads and writes of whole small files, attributes by
+ * descriptor. Also the contract of the threads that do this work and the codec's. Knows nothing of
+ * repositories or Kopia's formats.
  */
 export {
   type FileRange,

@@ -5,17 +5,16 @@ import { type BytePath, fsPath, shownPath } from './byte-path.ts';
 const DELETED = Buffer.from(' (deleted)');
 
 /**
- * What is renamed between its opening and the look at where it lies, as logs are, was at its place
- * all the same. It is opened again, so many times in all: then it is there, or it is gone. Only a
- * link differs each time. Our choice.
+ * A file may be renamed between its opening and the check of its path, as logs are. The file is
+ * then opened again, up to this many times in all. Only a link differs each time. Our choice.
  */
 export const OPENS_MAX = 20;
 
 /**
- * Opens a path of the volume, whose root has no link in its path. Whoever writes to the volume
- * meanwhile may put a link in place of any directory, and it would lead out of the volume: to what
- * else the process may read, such as its credentials. Throws like `fs`: `ELOOP` where some part is
- * a link. The caller closes the descriptor.
+ * Opens a path of the volume, whose root has no link in its path. Somebody who writes to the volume
+ * meanwhile may replace any directory by a link. The link could lead to other files that the
+ * process may read, such as its credentials. Throws like `fs`: `ELOOP` if some part is a link. The
+ * caller closes the descriptor.
  */
 export function openDirectly(path: BytePath, flags: number): number {
   const open = posix().openWithoutLinks;
@@ -33,7 +32,7 @@ export function openDirectly(path: BytePath, flags: number): number {
   throw linkError(path);
 }
 
-/** What the system says of a path with a link in it that it is not to follow. */
+/** The system's error for a path with a forbidden link. */
 export const linkError = (path: BytePath): Error =>
   Object.assign(new Error(`ELOOP: a part of the path is a link, open '${shownPath(path)}'`), {
     code: 'ELOOP',
@@ -44,21 +43,21 @@ const ZERO = Buffer.of(0);
 let hasDescriptors: boolean | undefined;
 
 /**
- * A path that leads to what was opened, whatever becomes of the one that it was opened by. Without
- * /proc, as in a bare chroot, it is that one.
+ * A path that leads to the opened file, even if `path` changes. Without /proc, as in a bare chroot,
+ * it is `path`.
  */
 export function pathOf(descriptor: number, path: BytePath): BytePath {
   hasDescriptors ??= existsSync(pinnedPath(0).replace(/0$/, ''));
   return hasDescriptors ? pinnedPath(descriptor) : path;
 }
 
-/** Whether what was opened lies where its path says, so that no link led to it. */
+/** Whether the opened file lies at its path, so that no link led to it. */
 export function isAt(descriptor: number, path: BytePath): boolean {
   let found: Buffer;
   try {
     found = readlinkSync(pinnedPath(descriptor), { encoding: 'buffer' });
   } catch {
-    // Without /proc nobody can tell.
+    // Without /proc this cannot be checked.
     return true;
   }
   const expected = Buffer.from(path as string);

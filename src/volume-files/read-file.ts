@@ -5,16 +5,14 @@ import { openDirectly } from './open-directly.ts';
 
 const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
 
-/** One small file to read whole. `path` is bytes where the name is not UTF-8. */
+/** A small file to read whole. `path` is bytes if the name is not UTF-8. */
 export interface FileToRead {
   readonly path: string | Uint8Array;
-  /** Bytes expected; more are not read, and `grew` says so. */
+  /** Expected bytes. No more are read, and `grew` reports it. */
   readonly sizeBytes: number;
 }
 
-/**
- * What is said of a path where something else has taken a file's place: a pipe, a device, a socket.
- */
+/** The message if a pipe, a device or a socket has replaced a file. */
 export const NO_LONGER_REGULAR = 'it is no longer a regular file';
 
 export interface FileRead {
@@ -24,13 +22,13 @@ export interface FileRead {
   readonly hash: Uint8Array;
   /** The file had more bytes than expected: read it as a large one. */
   readonly grew: boolean;
-  /** System error code and message when it could not be read. */
+  /** System error code and message of a failed read. */
   readonly error?: { code: string; message: string };
 }
 
 /**
  * Reads a whole file into `room`, which has room for one byte more than expected. Never throws:
- * `error` says why not.
+ * failures are in `error`.
  */
 export function readFileInto(
   { path, sizeBytes }: FileToRead,
@@ -39,16 +37,16 @@ export function readFileInto(
   try {
     const descriptor = openDirectly(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     try {
-      // Whatever took the file's place since the listing is not read: a pipe, a device.
+      // The file may have been replaced since the listing, by a pipe or a device.
       if (!fstatSync(descriptor).isFile()) throw new Error(NO_LONGER_REGULAR);
-      // One byte more than expected tells a file that grew.
+      // One byte more than expected shows that the file grew.
       let length = 0;
       while (length <= sizeBytes) {
         const wanted = sizeBytes + 1 - length;
         const got = readSync(descriptor, room, length, wanted, null);
         length += got;
-        // A short read is the end where the listing says so. Elsewhere it may be a file system that
-        // brings less at once.
+        // A short read is the end if the length matches the listing. Otherwise the file system may
+        // return less at once.
         if (got === 0 || (got < wanted && length === sizeBytes)) break;
       }
       return length > sizeBytes ? { length: 0, grew: true } : { length, grew: false };

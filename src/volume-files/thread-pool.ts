@@ -33,29 +33,27 @@ export interface SealedItem {
   readonly compressionHeaderId: number;
 }
 
-/** A content to decrypt and write. */
 export interface OpenItem {
   /** Packed bytes, in the shared memory. */
   readonly span: Span;
   readonly hash: Uint8Array;
   readonly compressionHeaderId: number;
   readonly originalLength: number;
-  /** The plaintext carries its own compression header (objects of index version 1). */
+  /** The plaintext has its own compression header (objects of index version 1). */
   readonly compressedObject: boolean;
-  /** Where it goes: a place in an open file, or a new file made of it alone. */
+  /** The target: a place in an open file, or a new file with only this content. */
   readonly target: PlaceInFile | NewFile;
 }
 
-/** Whether each range is as its hash says, 1 or 0; for those that could not be read 0, and why. */
+/** 1 for each range that matches its hash, else 0. Unreadable ranges have 0 and a failure. */
 export interface RangeVerdicts {
   readonly equal: Uint8Array;
   readonly failures: readonly OpenFailure[];
 }
 
-/** What became of items that are decrypted and written. */
 export interface OpenResult {
   readonly failures: readonly OpenFailure[];
-  /** New files that are whole, and lack attributes. */
+  /** New files that are written whole, but lack attributes. */
   readonly notSet: readonly (readonly [index: number, notSet: NotSet])[];
 }
 
@@ -67,43 +65,44 @@ export interface OpenFailure {
 }
 
 /**
- * The work that leaves the main thread. Everything that is long is passed as spans of the shared
- * memory; what is sent is short. One contract suite holds the threads and the in-process form.
+ * The work that leaves the main thread. Long data are passed as spans of the shared memory, and
+ * messages are short. The threads and the in-process form pass the same contract suite.
  */
 export interface ThreadPool extends AsyncDisposable {
   readonly arena: Arena;
-  /** How many tasks can make progress at once. */
   readonly threads: number;
-  /** Grows with every task that is done: life, for those who must tell slow from stuck. */
+  /** Grows with every finished task: a sign of life that separates slow from stuck. */
   readonly tasksDone: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
   /**
-   * At most `HASH_LANES` messages, all as far as the shortest goes; see `ContentHasher.hashPartly`.
+   * Hashes at most `HASH_LANES` messages, all as far as the shortest goes; see
+   * `ContentHasher.hashPartly`.
    */
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
   /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
   /**
-   * Compresses, encrypts and writes one after the other at `address`, where enough room must be.
+   * Compresses, encrypts and writes the items one after the other at `address`, which must have
+   * room.
    */
   seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
-  /** Reads whole files one after the other into the slab and hashes each. */
+  /** Reads whole files one after the other into the slab, and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
-  /** With more than `entriesMax` names, it only says so. */
+  /** Sets only `isTooLong` for more than `entriesMax` names. */
   readDirectory(
     path: string | Uint8Array,
     entriesMax: number,
     rules?: ExtraRules,
   ): Promise<DirectoryListing>;
-  /** What `lstat` says of these names of a directory: bytes, with a zero behind each. */
+  /** Status of these names of a directory: bytes, each with a zero behind it. */
   lookAt(
     path: string | Uint8Array,
     names: Uint8Array,
     rules?: ExtraRules,
   ): Promise<DirectoryListing>;
   /**
-   * Reads a directory and compares it with an earlier stream; one that cannot be opened is as if it
-   * differed. With any of the `special` names in it, nothing is compared.
+   * Reads a directory and compares it with an earlier stream. An unreadable stream counts as
+   * different. If the directory has any of the `special` names, nothing is compared.
    */
   compareDirectory(
     path: string | Uint8Array,
@@ -113,31 +112,29 @@ export interface ThreadPool extends AsyncDisposable {
     rules?: ExtraRules,
   ): Promise<DirectoryComparison>;
   /**
-   * Reads ranges of open files, of any length, and compares their hashes; the slab is room for what
-   * is being hashed. The kernel is asked to read what comes next ahead, in the end those `ahead`,
-   * which will be compared later.
+   * Reads ranges of open files, of any length, and compares their hashes. The slab is room for the
+   * hashing. The kernel reads the next ranges ahead, and at the end those in `ahead`, which a later
+   * call compares.
    */
   compareRanges(
     ranges: readonly RangeToCompare[],
     slab: Span,
     ahead: readonly FileRange[],
   ): Promise<RangeVerdicts>;
-  /** Decrypts, decompresses and writes to files; failures have a code or a system error. */
+  /** Decrypts, decompresses and writes to files. Failures have a code or a system error. */
   open(items: readonly OpenItem[]): Promise<OpenResult>;
   /**
-   * Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink
-   * itself.
+   * Sets attributes by descriptor, also if it was opened with `O_PATH`, for example on a symlink.
    */
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
-  /** Whether a descriptor's file has these extended attributes. */
   hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean>;
-  /** Makes a FIFO or a device node. False: it cannot be made here. Throws like `fs`. */
+  /** Makes a FIFO or a device node. Returns false if that is impossible here. Throws like `fs`. */
   makeNode(path: string | Uint8Array, node: SpecialNode): Promise<boolean>;
-  /** The extended attributes of an open file, as text. Undefined without any. */
+  /** The extended attributes of an open file, as text; undefined without any. */
   readExtraOf(descriptor: number): Promise<string | undefined>;
-  /** Flushes the file system that a descriptor is on; false where that cannot be done. */
+  /** Flushes the file system of a descriptor. Returns false if that is impossible. */
   syncFilesystem(descriptor: number): Promise<boolean>;
-  /** Ends the threads; one that the kernel does not let go is left behind after a while. */
+  /** Ends the threads. A thread that is blocked in the kernel is left behind after a while. */
   close(): Promise<void>;
 }
 

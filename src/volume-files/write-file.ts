@@ -17,29 +17,31 @@ import {
 } from './file-attributes.ts';
 
 const { O_NOFOLLOW, O_WRONLY, O_CREAT, O_EXCL } = constants;
-/** Zeros are skipped in blocks of this size when a file is written sparse. */
+/** A sparse file skips zeros in blocks of this size. */
 const SPARSE_BLOCK_BYTES = 4096;
 const ZERO_BLOCK = Buffer.alloc(SPARSE_BLOCK_BYTES);
 
-/** A place in an open file. `sparse`: the file holds zeros already, and zeros are not written. */
+/**
+ * A place in an open file. With `sparse`, the file already holds zeros, and zeros are not written.
+ */
 export interface PlaceInFile {
   readonly descriptor: number;
   readonly offset: number;
   readonly sparse: boolean;
 }
 
-/** A small file: made, filled, given its attributes, closed and put in its place in one go. */
+/** A small file that is created, written, closed and moved to its place in one call. */
 export interface NewFile {
-  /** A free name: the file is made under it. */
+  /** A free name, under which the file is created. */
   readonly path: BytePath;
   readonly attributes: FileAttributes;
-  /** Where it belongs, in the same directory; without it, the caller puts it there. */
+  /** Its final path, in the same directory. If undefined, the caller moves it. */
   readonly place?: FilePlace | undefined;
 }
 
 export interface FilePlace {
   readonly path: BytePath;
-  /** Replaces an existing entry; without it, an existing entry is `EEXIST`. */
+  /** Replaces an existing entry. Otherwise an existing entry is `EEXIST`. */
   readonly replaces: boolean;
 }
 
@@ -49,7 +51,7 @@ export function writeIntoFile({ descriptor, offset, sparse }: PlaceInFile, data:
 }
 
 /**
- * A kill leaves the old file or the new one at the place, whole. An error leaves nothing of the
+ * After a kill the place has the old file or the new file, whole. An error leaves nothing of the
  * new file. Returns the attributes that could not be set.
  */
 export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Array): NotSet {
@@ -60,14 +62,14 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
       writeAllSync(descriptor, data, 0);
       notSet = applyAttributesToDescriptor(descriptor, attributes);
     } finally {
-      // Some file systems tell only now that the bytes did not find room.
+      // Some file systems report a lack of space only now.
       closeSync(descriptor);
     }
     if (place?.replaces === true) renameSync(fsPath(path), fsPath(place.path));
     else if (place) renameNew(path, place.path);
     return notSet;
   } catch (error) {
-    // Half a file must not pass for a whole one.
+    // A partial file must not pass for a whole file.
     removeQuietly(path);
     throw error;
   }
@@ -75,23 +77,26 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
 
 const NODE_TYPES = { fifo: 0o010000, char: 0o020000, block: 0o060000 } as const;
 
-/** Makes a FIFO or a device node that only its owner may use. False: it cannot be made here. */
+/**
+ * Makes a FIFO or a device node that only its owner may use. Returns false if that is impossible
+ * here.
+ */
 export function makeNode(path: BytePath, { kind, device }: SpecialNode): boolean {
   try {
     return posix().makeNode(fsPath(path), NODE_TYPES[kind] | 0o600, device);
   } catch (error) {
-    // Devices need a right of their own; some file systems have neither.
+    // Device nodes need a privilege, and some file systems have no special files.
     if (NO_LINKS.includes(systemCode(error) ?? '')) return false;
     throw error;
   }
 }
 
-/** How file systems say that they have no second names. */
+/** Codes of file systems without hard links. */
 const NO_LINKS = ['EPERM', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS', 'EMLINK'];
 
 /**
- * Renames a file unless the new name is taken: `EEXIST`. Some file systems ignore the case of
- * letters, and take two names of a snapshot for one.
+ * Renames a file unless the new name is taken: `EEXIST`. On a file system that ignores case, two
+ * names of a snapshot may be equal.
  */
 function renameNew(from: BytePath, to: BytePath): void {
   const [old, taken] = [fsPath(from), fsPath(to)];
@@ -110,16 +115,16 @@ function renameNew(from: BytePath, to: BytePath): void {
   unlinkSync(old);
 }
 
-/** The error that came before matters, not this one. */
+/** The earlier error matters. */
 function removeQuietly(path: BytePath): void {
   try {
     unlinkSync(fsPath(path));
   } catch {
-    // Somebody else was faster, or the disk is gone.
+    // The file is already removed, or the disk is gone.
   }
 }
 
-/** Writes what is not zero; the file was truncated to its length before. */
+/** Writes the bytes that are not zero. The file was truncated to its length before. */
 function writeSparse(descriptor: number, data: Uint8Array, offset: number): void {
   const bytes = Buffer.from(data.buffer, data.byteOffset, data.length);
   const isZero = (at: number): boolean => {

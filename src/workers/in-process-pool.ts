@@ -4,7 +4,7 @@ import type { TaskCall, TaskName, TaskResult } from './protocol.ts';
 import { TaskPool } from './task-pool.ts';
 import { TaskRunner } from './tasks.ts';
 
-/** The same work on the calling thread: for tests, simulations and one-core machines. */
+/** Does the same work on the calling thread: for tests, simulations and one-core machines. */
 export function createInProcessPool(keys: CodecKeys, arena: Arena): ThreadPool {
   return new InProcessPool(keys, arena);
 }
@@ -20,7 +20,7 @@ class InProcessPool extends TaskPool {
   }
 
   protected async perform(call: TaskCall): Promise<TaskResult<TaskName>> {
-    // As with threads, the answer never comes before the caller goes on.
+    // As with threads, the caller continues before the answer comes.
     await Promise.resolve();
     try {
       return this.#runner.perform(call);

@@ -1,5 +1,3 @@
-/**
- * Threads that work on bytes and files beside the main thread, and the in-process form of the same.
- */
+/** Threads for work on bytes and files beside the main thread, and an in-process form. */
 export { createInProcessPool } from './in-process-pool.ts';
 export { createThreadPool } from './thread-pool.ts';

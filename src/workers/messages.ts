@@ -1,6 +1,6 @@
 /**
- * Requests and replies with many small items, as a few arrays of numbers: a structured clone takes
- * about 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
+ * Requests and replies with many small items, as a few arrays of numbers. A structured clone takes
+ * about 2 us for each object. For a file of 4 KiB that is as much as hashing it.
  */
 import { assert, SECOND_NS } from '../base/index.ts';
 import type { Span } from '../codec/index.ts';
@@ -66,7 +66,7 @@ export function unpackSealItems({ numbers, hashes }: SealRequest): SealItem[] {
   return items.map((item, i) => ({ ...item, hash: hashAt(hashes, i, items.length) }));
 }
 
-/** Packed length and compressor of each. */
+/** Packed length and compressor of each item. */
 export const packSealed = (sealed: readonly SealedItem[]): Uint32Array =>
   Uint32Array.from(
     sealed.flatMap(({ packedLength, compressionHeaderId }) => [packedLength, compressionHeaderId]),
@@ -91,7 +91,7 @@ export const packFilesToRead = (files: readonly FileToRead[]): ReadFilesRequest 
 export const unpackFilesToRead = ({ paths, sizes }: ReadFilesRequest): FileToRead[] =>
   paths.map((path, i) => ({ path, sizeBytes: sizes[i] as number }));
 
-/** Length of each file, or one of these. Files lie one after the other in the slab. */
+/** Length of each file, or one of these codes. Files lie one after the other in the slab. */
 const GREW = -1;
 const FAILED = -2;
 
@@ -129,7 +129,7 @@ export function unpackFileReads({ lengths, hashes, errors }: FileReads): FileRea
 
 const RANGE_NUMBERS = 3;
 
-/** Descriptor, offset and length of each range, and of each that comes next. */
+/** Descriptor, offset and length of each range, and of each range to read ahead. */
 export interface CompareRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
@@ -165,7 +165,7 @@ export const unpackRanges = (numbers: Float64Array): FileRange[] =>
   });
 
 /**
- * Numbers of each item: span, compressor, length, flags, then two or four that say where it goes.
+ * Numbers of each item: span, compressor, length, flags. The last two or three describe the target.
  */
 const OPEN_NUMBERS = 8;
 const COMPRESSED_OBJECT = 1;
@@ -178,13 +178,11 @@ const DROPS_LISTS = 32;
 export interface OpenRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
-  /**
-   * Two paths for each new file, in the order of the items: of the file, and of its place or ''.
-   */
+  /** Two paths for each new file, in the order of the items: its own, and its place or ''. */
   readonly paths: readonly BytePath[];
-  /** Seconds and nanoseconds: as nanoseconds alone, times after 2262 do not fit. */
+  /** Seconds and nanoseconds. As nanoseconds alone, times after 2262 do not fit. */
   readonly times: BigInt64Array;
-  /** Texts of their extra attributes, by their number. */
+  /** Texts of extra attributes, by the index of the new file. */
   readonly extras: readonly (readonly [number, string])[];
 }
 

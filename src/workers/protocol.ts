@@ -21,8 +21,8 @@ import type {
 } from './messages.ts';
 
 /**
- * What a thread gets before its first task. Both sides hold the same memory; volume bytes never
- * travel.
+ * Sent to a thread before its first task. Both sides hold the same memory; volume bytes are never
+ * sent.
  */
 export interface ThreadData {
   readonly keys: CodecKeys;
@@ -32,9 +32,7 @@ export interface ThreadData {
 
 export type ExtraQuestion = [descriptor: number, extra: string | undefined, isExact: boolean];
 
-/**
- * What can be asked for, with its parameters and its result. See `ThreadPool` for what each does.
- */
+/** Parameters and results of each task. `ThreadPool` documents them. */
 export interface Tasks {
   hash: [parameters: [messages: readonly (readonly Span[])[]], result: Uint8Array[]];
   hashPartly: [parameters: [messages: readonly PartialSpans[]], result: HashProgress[]];
@@ -73,12 +71,12 @@ export interface Tasks {
 export type TaskName = keyof Tasks;
 export type TaskParameters<K extends TaskName> = Tasks[K][0];
 export type TaskResult<K extends TaskName> = Tasks[K][1];
-/** Whoever performs tasks has a method for each. */
+/** A method for each task. */
 export type TaskMethods = {
   [K in TaskName]: (...parameters: TaskParameters<K>) => TaskResult<K>;
 };
 
-/** A task and its parameters, and no other's. */
+/** A task with its own parameters. */
 export type TaskCall = {
   [K in TaskName]: { readonly task: K; readonly parameters: TaskParameters<K> };
 }[TaskName];

@@ -30,7 +30,7 @@ import {
 } from './messages.ts';
 import type { ExtraQuestion, TaskCall, TaskName, TaskParameters, TaskResult } from './protocol.ts';
 
-/** Files that a thread looks at for one message. Our choice. */
+/** Files in one message to a thread. Our choice. */
 const QUESTIONS_MAX = 64;
 
 interface AskedExtra {
@@ -42,7 +42,7 @@ interface AskedExtra {
 /** Turns the methods of the contract into tasks by name. */
 export abstract class TaskPool implements ThreadPool {
   readonly arena: Arena;
-  /** Questions of this moment: one message for many takes half of the time. */
+  /** Questions of this event loop turn: one message for many takes half of the time. */
   #asked: AskedExtra[] = [];
   abstract readonly threads: number;
   abstract readonly tasksDone: number;
@@ -54,8 +54,8 @@ export abstract class TaskPool implements ThreadPool {
   }
 
   /**
-   * The answer to a call is the result of its task: both sides hold the same table, and a thread
-   * answers by the call's number.
+   * A call's answer is its task's result: both sides hold the same table, and answers have the
+   * call's id.
    */
   async #run<K extends TaskName>(
     task: K,
@@ -161,7 +161,7 @@ export abstract class TaskPool implements ThreadPool {
         for (const [i, { resolve }] of batch.entries()) resolve(answers[i] === true);
       },
       (error: unknown) => {
-        // Only one of them may be wrong.
+        // Perhaps only one question failed, so repeat each alone.
         for (const asked of batch) {
           if (batch.length > 1) this.#askBatch([asked]);
           else asked.reject(error);

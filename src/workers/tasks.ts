@@ -72,14 +72,16 @@ import type {
 /** An object of index version 1 decompresses to at most one chunk. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
-/** What a thread does, one task at a time and synchronously. The in-process pool runs the same. */
+/**
+ * The tasks of a thread, one at a time and synchronous. The in-process pool uses the same class.
+ */
 export class TaskRunner implements TaskMethods {
   readonly #bytes: Uint8Array;
   readonly #kernels: Kernels;
   readonly #hasher: ContentHasher;
   readonly #encryptor: Encryptor;
   /**
-   * For one long content each, opened and decompressed: reused, since new pages cost more than
+   * Buffers for one long content, opened and decompressed. Reused, because new pages cost more than
    * decrypting.
    */
   readonly #opened = new ScratchBuffer();
@@ -120,8 +122,8 @@ export class TaskRunner implements TaskMethods {
       const length = spans.reduce((sum, span) => sum + span.length, 0);
       const room = length + this.#encryptor.overheadBytes;
       const out = this.#bytes.subarray(at, at + room);
-      // Compressed where the sealed bytes will lie, a little behind, and sealed over itself: no
-      // other buffer.
+      // Compressed a little behind the start of the sealed bytes, and sealed in place. This needs
+      // no other buffer.
       const compressed =
         compressionHeaderId === 0
           ? undefined
@@ -185,7 +187,7 @@ export class TaskRunner implements TaskMethods {
     return same ? { listing: onlyDirectories(listing), same } : { listing };
   }
 
-  /** Undefined where it is damaged: the caller reads it again, and says what is wrong with it. */
+  /** Undefined if the stream is damaged. The caller then reads it again and reports the error. */
   #streamOf({
     packed,
     hash,
@@ -247,7 +249,7 @@ export class TaskRunner implements TaskMethods {
     let notSet: NotSet = 0;
     if ('descriptor' in item.target) writeIntoFile(item.target, plaintext);
     else notSet = writeNewFile(item.target, plaintext);
-    // What was decompressed has memory of its own.
+    // Decompressed bytes may have memory of their own.
     if (!this.#opened.holds(plaintext) && !this.#plain.holds(plaintext)) {
       giveBack(plaintext, { slack: true });
     }
@@ -302,7 +304,7 @@ export class TaskRunner implements TaskMethods {
   }
 }
 
-/** Memory that grows to what was asked for, and stays; nothing above what a chunk can be. */
+/** Memory that grows to the largest request and stays, up to the size of a chunk. */
 class ScratchBuffer {
   #bytes: Uint8Array = new Uint8Array(0);
 

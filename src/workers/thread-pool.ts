@@ -13,17 +13,14 @@ import {
 } from './thread-slot.ts';
 
 /**
- * Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message.
+ * Tasks that a thread has at hand: one runs and one waits, so that it never idles for a message.
  */
 const TASKS_PER_THREAD = 2;
-/**
- * Threads that died are replaced this many times in all. Our choice: more means a bug, not bad
- * luck.
- */
+/** Dead threads are replaced this many times in all. Our choice: more means a bug. */
 const REPLACEMENTS_MAX = 3;
 /**
- * Threads for each descriptor that this process may have: one takes 4 for its event loop, and 1 for
- * what it reads.
+ * Threads for each descriptor that this process may have. A thread takes 4 for its event loop, and
+ * 1 for reading.
  */
 const THREADS_SHARE = 1 / 48;
 const THREAD_ENTRY = new URL(
@@ -31,14 +28,14 @@ const THREAD_ENTRY = new URL(
   import.meta.url,
 );
 
-/** While the key is derived and the program is loaded, more threads would only slow these down. */
+/** While the key is derived and the program is loaded, more threads would only slow that down. */
 const STARTED_AT_ONCE = 1;
 
 /**
- * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be
- * open. They end with `close`, and never keep the process alive. The first thread of the first pool
- * starts at once, so that it is up when the pool's keys are known; each other one starts when a
- * task has to wait.
+ * Pools of `wanted` worker threads: at most {@link THREADS_MAX}, and fewer if the limit of open
+ * files is low. They end with `close`, and never keep the process alive. The first thread of the
+ * first pool starts at once, to be ready when the keys are known. Other threads start when a task
+ * has to wait.
  */
 export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): ThreadPoolFactory {
   const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));
@@ -48,7 +45,7 @@ export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): Thr
     new WorkerPool(keys, arena, { threads, started: started.splice(0), start });
 }
 
-/** An error for the callers of a thread that ended: the only place where its reason is told. */
+/** The error for the callers of a dead thread. The reason is reported nowhere else. */
 function threadDied({ exitCode, error }: ThreadEnd): CodedError {
   const reason = error === undefined ? `it exited with code ${exitCode}` : messageOf(error);
   return new CodedError('THREAD_DIED', `a worker thread died: ${reason}`, { cause: error });
@@ -69,7 +66,7 @@ class WorkerPool extends TaskPool {
   readonly #queue: Task[] = [];
   #replacementsLeft = REPLACEMENTS_MAX;
   #failure: Error | undefined;
-  /** Whether no thread is to be started any more. */
+  /** Whether no more threads can be started. */
   #isGrown = false;
 
   constructor(keys: CodecKeys, arena: Arena, { threads, started, start }: Threads) {
@@ -102,7 +99,7 @@ class WorkerPool extends TaskPool {
     });
   }
 
-  /** Tasks go to the thread with the least at hand. */
+  /** Gives each task to the thread with the fewest tasks. */
   #dispatch(): void {
     while (this.#queue.length > 0) {
       const slot = this.#slots.reduce((a, b) => (b.pending < a.pending ? b : a));
@@ -114,14 +111,14 @@ class WorkerPool extends TaskPool {
     }
   }
 
-  /** Starts one more thread; false when there are enough, or when the system gives no more. */
+  /** Starts one more thread. Returns false if there are enough, or if the system refuses. */
   #grow(): boolean {
     if (this.#slots.length >= this.threads || this.#isGrown) return false;
     try {
       this.#slots.push(this.#startThread(this.#slots.length + 1));
       return true;
     } catch {
-      // Those that are there do the work.
+      // Continue with the existing threads.
       this.#isGrown = true;
       return false;
     }
@@ -145,7 +142,7 @@ class WorkerPool extends TaskPool {
     this.#dispatch();
   }
 
-  /** From here on every task fails, also those that wait. */
+  /** From here on every task fails, including waiting tasks. */
   #fail(error: Error): void {
     this.#failure = error;
     for (const task of this.#queue.splice(0)) task.reject(error);

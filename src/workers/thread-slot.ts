@@ -2,12 +2,9 @@ import { Worker } from 'node:worker_threads';
 import { assert, CodedError, messageOf } from '../base/index.ts';
 import type { Reply, Request, TaskCall, TaskName, TaskResult, ThreadData } from './protocol.ts';
 
-/** A thread that is asked to stop ends its task first; the longest take seconds. */
+/** A thread finishes its task before it stops. The longest tasks take seconds. */
 const STOP_MS_MAX = 10_000;
-/**
- * What a thread may take to end once it is told to end at once. One that is blocked in the kernel
- * never does.
- */
+/** Time for a terminated thread to end. A thread that is blocked in the kernel never ends. */
 const TERMINATE_MS_MAX = 1000;
 
 export interface Task {
@@ -18,13 +15,13 @@ export interface Task {
 
 export interface StartedWorker {
   readonly worker: Worker;
-  /** Resolves with the reason; also for one that ended before anybody asked. */
+  /** Resolves with the reason, also if the thread ended earlier. */
   readonly exited: Promise<ThreadEnd>;
 }
 
 export interface ThreadEnd {
   readonly exitCode: number;
-  /** What it did not catch, also that it ran out of memory. */
+  /** The uncaught error, also if the thread ran out of memory. */
   readonly error: unknown;
 }
 
@@ -46,11 +43,10 @@ export function startWorker(entry: URL): StartedWorker {
 
 function newWorker(entry: URL): Worker {
   try {
-    // Descriptors that the threads open by libc itself are closed by Node, which would warn of
-    // each.
+    // Node closes descriptors that threads open by libc, and would warn of each.
     return new Worker(entry, { trackUnmanagedFds: false });
   } catch (cause) {
-    // Node tells no more than the code.
+    // Node reports only the code.
     const text = `a worker thread cannot be started (${messageOf(cause)}): check how many processes and threads this container or user may have`;
     throw new CodedError('NO_THREAD', text, { cause });
   }
@@ -67,7 +63,7 @@ interface SlotEvents {
   onExit: (exit: SlotExit) => void;
 }
 
-/** One thread and the tasks that it has not answered. */
+/** A thread and its unanswered tasks. */
 export class ThreadSlot {
   readonly #worker: Worker;
   readonly #tasks = new Map<number, Task>();
@@ -96,7 +92,7 @@ export class ThreadSlot {
   start(task: Task): void {
     const id = this.#nextId++;
     this.#tasks.set(id, task);
-    // A process with an unanswered task stays alive; an idle pool does not hold it.
+    // An unanswered task keeps the process alive; an idle pool does not.
     this.#worker.ref();
     const request: Request = { kind: 'task', id, call: task.call };
     this.#worker.postMessage(request);
@@ -105,7 +101,7 @@ export class ThreadSlot {
   #onReply(reply: Reply): void {
     if (reply.kind === 'ready') return;
     const task = this.#tasks.get(reply.id);
-    // It was given up, and came back after all.
+    // The task was given up, but its answer came after all.
     if (!task && this.#stopping) return;
     assert(task, 'a thread answered a task that it had not been given');
     this.#tasks.delete(reply.id);

@@ -4,16 +4,18 @@ import { CodedError, giveBack, totalLength } from '../../base/index.ts';
 import type { Spans } from '../spans.ts';
 import { decodeS2Stream } from './s2.ts';
 
-/** One of Kopia's compressors: its name in policies, its number in front of compressed bytes. */
+/** A compressor of Kopia: its name in policies, and its number in front of compressed bytes. */
 export interface Compressor {
   readonly name: string;
   readonly headerId: number;
   /**
-   * Writes the codec's stream of all parts, without the 4-byte header, and returns its length;
-   * undefined when it does not fit. Absent where we only read.
+   * Writes the stream of all parts, without the 4-byte header. Returns its length; undefined if it
+   * does not fit. Absent for codecs that Longshore only reads.
    */
   readonly compress?: (parts: Spans, out: Uint8Array) => number | undefined;
-  /** At the start of `into` or in new memory. Throws when the output would exceed `lengthMax`. */
+  /**
+   * Writes to the start of `into` or to new memory. Throws if the output would exceed `lengthMax`.
+   */
   readonly decompress: (stream: Uint8Array, lengthMax: number, into?: Uint8Array) => Uint8Array;
 }
 
@@ -32,8 +34,8 @@ interface ZstdContext {
 }
 
 /**
- * The library's own face allocates the worst case for every content; what lies below it writes
- * where it is told.
+ * The native binding writes into a given buffer. The library's own API allocates the worst case for
+ * every content.
  */
 interface ZstdBinding {
   DCtx: new () => { decompress(out: Uint8Array, stream: Uint8Array): number };
@@ -44,8 +46,8 @@ interface ZstdBinding {
 }
 
 /**
- * zstd-napi keeps its context between contents (1.25 times node:zlib at level 1); it is optional,
- * being native.
+ * Optional, because it is native. zstd-napi reuses its context between contents: 1.25 times as fast
+ * as node:zlib at level 1.
  */
 const zstdBinding = loadZstdBinding();
 
@@ -100,7 +102,7 @@ const whole =
   (parts, out) => {
     const [only] = parts;
     const stream = compress(only && parts.length === 1 ? only : Buffer.concat(parts));
-    // Taken first: what is given back has no length any more.
+    // Read the length first: a buffer that was given back has none.
     const { length } = stream;
     const fits = length <= out.length;
     if (fits) out.set(stream);
@@ -108,14 +110,13 @@ const whole =
     return fits ? length : undefined;
   };
 
-/** Contents are at most one chunk; longer metadata comes in pieces of this. */
+/** Contents are at most one chunk. Longer metadata comes in pieces of this size. */
 const OUTPUT_PIECE_MAX = 8 << 20;
-/** What node:zlib refuses to go below. */
+/** Smallest piece that node:zlib accepts. */
 const OUTPUT_PIECE_MIN = 64;
 
 /**
- * Output bound for node:zlib, which refuses 0; and one buffer for all of it, where the default
- * takes 16 KiB each.
+ * Bounds for node:zlib, which refuses 0. The whole output fits one piece; the default is 16 KiB.
  */
 const bound = (lengthMax: number): { maxOutputLength: number; chunkSize: number } => ({
   maxOutputLength: Math.max(1, lengthMax),
@@ -155,8 +156,8 @@ const s2 = (name: string, headerId: number): Compressor => ({
 });
 
 /**
- * Names and numbers: repo/compression, v0.23.1. Levels are the nearest of the C libraries to what
- * klauspost/compress calls fastest, default, better, best; a reader does not see them.
+ * Names and numbers: Kopia repo/compression, v0.23.1. Levels are the nearest of the C libraries to
+ * fastest, default, better and best of klauspost/compress. A reader does not see them.
  */
 export const COMPRESSORS: readonly Compressor[] = [
   gzip('gzip', 0x1000, 6),
@@ -170,7 +171,7 @@ export const COMPRESSORS: readonly Compressor[] = [
   s2('s2-better', 0x1201),
   s2('s2-parallel-4', 0x1202),
   s2('s2-parallel-8', 0x1203),
-  // pgzip is gzip written by several threads; any gzip member is a valid stream of it.
+  // pgzip is gzip written by several threads. Any gzip member is a valid pgzip stream.
   gzip('pgzip', 0x1300, 6),
   gzip('pgzip-best-speed', 0x1301, 1),
   gzip('pgzip-best-compression', 0x1302, 9),
@@ -181,7 +182,7 @@ export const COMPRESSORS: readonly Compressor[] = [
 
 const byName = new Map(COMPRESSORS.map((compressor) => [compressor.name, compressor]));
 const byId = new Map(COMPRESSORS.map((compressor) => [compressor.headerId, compressor]));
-/** Removed from Kopia 0.23, which refuses it too. */
+/** Removed from Kopia 0.23. */
 const LZ4_HEADER_ID = 0x1400;
 
 /** Policy name for "do not compress"; so is the empty name. */
@@ -213,8 +214,8 @@ export function compressorById(headerId: number): Compressor {
 }
 
 /**
- * Header and stream of the parts, written into `out`; undefined where that is not shorter than the
- * parts, or does not fit: the content then stays as it is.
+ * Writes the header and the compressed parts to `out`. Undefined if the result is not shorter than
+ * the parts, or does not fit. Then store the content uncompressed.
  */
 export function compressInto(
   compressor: Compressor,
@@ -230,12 +231,12 @@ export function compressInto(
   return out.subarray(0, COMPRESSION_HEADER_BYTES + length);
 }
 
-/** The same in memory of its own. */
+/** Like {@link compressInto}, in new memory. */
 export const compressContent = (compressor: Compressor, data: Uint8Array): Uint8Array | undefined =>
   compressInto(compressor, [data], Buffer.allocUnsafeSlow(data.length));
 
 /**
- * Undoes {@link compressContent}. `headerId` undefined: take the one that precedes the stream
+ * Undoes {@link compressContent}. Without `headerId`, the header before the stream decides
  * (object-level compression of index version 1). The result may lie in `into`, if that has room.
  * Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
  */
@@ -250,7 +251,7 @@ export function decompressContent(
   if (headerId !== undefined && found !== headerId) throw bad('header differs from the index');
   const compressor = compressorById(found);
   const stream = packed.subarray(COMPRESSION_HEADER_BYTES);
-  // klauspost's S2 writes nothing at all for empty input.
+  // For empty input, klauspost's S2 writes nothing.
   if (stream.length === 0) return new Uint8Array(0);
   try {
     return compressor.decompress(stream, lengthMax, into);

@@ -11,7 +11,7 @@ import type { Spans } from '../spans.ts';
 import type { Kernels } from '../wasm/kernels.ts';
 import { type AeadName, type NativeAead, nativeAead } from './native-aead.ts';
 
-/** Seals and opens contents and index blobs. One per thread. */
+/** Seals and opens contents and index blobs. Each thread has its own. */
 export interface Encryptor {
   /** Bytes that sealing adds: nonce and tag. */
   readonly overheadBytes: number;
@@ -23,12 +23,12 @@ export interface Encryptor {
    */
   seal(plaintext: Spans, iv: Uint8Array, out: Uint8Array): number;
   /**
-   * Returns the plaintext, at the start of `into` where it has room, else in new memory. Throws
-   * `DECRYPT_FAILED`; what lies in `into` then counts for nothing.
+   * Returns the plaintext, at the start of `into` if it has room, else in new memory. Throws
+   * `DECRYPT_FAILED`; the bytes in `into` are then invalid.
    */
   open(packed: Uint8Array, iv: Uint8Array, into?: Uint8Array): Uint8Array;
   /**
-   * A stream form of `open`, for blobs too large for memory. The bytes count only after `final`.
+   * Stream form of `open`, for blobs too large for memory. The bytes are valid only after `final`.
    */
   openStream(nonce: Uint8Array, iv: Uint8Array): StreamOpener;
 }
@@ -50,15 +50,15 @@ const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 export const SEAL_OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES;
 /**
- * AES-GCM in slices of this size runs without page faults, measured against one update per content.
+ * AES-GCM in slices of this size runs without page faults. Measured against one update per content.
  */
 const SLICE_BYTES = 128 * 1024;
 /** Nonces are drawn in bulk: one call to the kernel's generator per content costs 1 us. */
 const NONCE_POOL = 341;
-/** Loading what calls OpenSSL takes 10 ms, as much as a thousand contents gain by it. */
+/** Loading the calls of OpenSSL takes 10 ms, as much as a thousand contents gain. */
 const CONTENTS_BEFORE_NATIVE = 100;
 
-/** Throws `UNKNOWN_ENCRYPTION`. `masterKey` is the repository's. */
+/** Takes the repository's `masterKey`. Throws `UNKNOWN_ENCRYPTION`. */
 export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Kernels): Encryptor {
   const algorithm = lookup(ALGORITHMS, name);
   if (!algorithm) {
@@ -70,8 +70,8 @@ export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Ke
 }
 
 /**
- * Whether contents are sealed without Node's objects around OpenSSL, which takes longer for small
- * ones.
+ * Whether contents are sealed by direct calls of OpenSSL. Node's objects around it cost more for
+ * small contents.
  */
 export const hasNativeCipher = (name: string): boolean => {
   const algorithm = lookup(ALGORITHMS, name);
@@ -192,7 +192,7 @@ class AeadEncryptor implements Encryptor {
   }
 
   /**
-   * As an object: given bytes, Node finds out by an exception that they are none, which takes 9 us.
+   * Returns a key object. For bytes, Node throws and catches an exception inside, which takes 9 us.
    */
   #keyObject(iv: Uint8Array): KeyObject {
     return createSecretKey(this.#key(iv));
@@ -209,9 +209,8 @@ class AeadEncryptor implements Encryptor {
 }
 
 /**
- * Copies what OpenSSL returned and gives its memory back at once: the next slice then comes in the
- * same, still cached bytes, and nothing waits for a collection. 2.9 GB/s without, 5.0 with
- * (bench/micro).
+ * Copies a slice of OpenSSL's output and frees its memory at once. The next slice then uses the
+ * same cached bytes, without garbage collection. 2.9 GB/s without, 5.0 with (bench/micro).
  */
 function moveTo(target: Uint8Array, at: number, slice: Uint8Array): number {
   const { length } = slice;
@@ -220,7 +219,7 @@ function moveTo(target: Uint8Array, at: number, slice: Uint8Array): number {
   return length;
 }
 
-/** OpenSSL writes while it reads: only what lies apart is given to it. */
+/** OpenSSL writes while it reads, so its input and output must not overlap. */
 function overlaps(a: Uint8Array, b: Uint8Array): boolean {
   return (
     a.buffer === b.buffer &&
@@ -235,7 +234,7 @@ function decryptFailed(cause?: unknown): CodedError {
   });
 }
 
-/** The last 16 bytes of a content's hash: key derivation input and associated data at once. */
+/** The last 16 bytes of a content's hash: key derivation input and associated data. */
 export function contentIv(hash: Uint8Array): Uint8Array {
   assert(hash.length >= 16, 'hash too short for an IV');
   return hash.subarray(hash.length - 16);

@@ -2,18 +2,18 @@ import { createCipheriv } from 'node:crypto';
 import { type NativeLibrary, posix } from '../../base/index.ts';
 
 /**
- * AES-256-GCM or ChaCha20-Poly1305 by the OpenSSL in Node, without Node's objects around it: for
- * contents of 10 KiB they are most of the time. What was given is not kept.
+ * AES-256-GCM or ChaCha20-Poly1305 by the OpenSSL in Node, without Node's objects around it. For
+ * contents of 10 KiB those objects take most of the time. Arguments are not kept.
  */
 export interface NativeAead {
   /**
-   * Writes ciphertext and tag to `out`, which has room for both; no part may lie in `out`. False
-   * when OpenSSL refuses, and what lies in `out` counts for nothing.
+   * Writes ciphertext and tag to `out`, which has room for both. No part may lie in `out`. Returns
+   * false if OpenSSL refuses; the bytes in `out` are then invalid.
    */
   seal(sealed: AeadInput, plaintext: readonly Uint8Array[], out: Uint8Array): boolean;
   /**
-   * Writes the plaintext to `out`. False when the tag is another one: what lies in `out` then
-   * counts for nothing.
+   * Writes the plaintext to `out`. Returns false if the tag differs; the bytes in `out` are then
+   * invalid.
    */
   open(opened: AeadInput, ciphertext: Uint8Array, tag: Uint8Array, out: Uint8Array): boolean;
 }
@@ -40,7 +40,8 @@ const SET_TAG = 0x11;
 const loaded = new Map<AeadName, NativeAead | undefined>();
 
 /**
- * Undefined where it is not known to work. One for each thread: its calls end before others begin.
+ * Undefined if a self-test fails. Each thread has its own, because a context serves one call at a
+ * time.
  */
 export function nativeAead(name: AeadName): NativeAead | undefined {
   if (!loaded.has(name)) loaded.set(name, loadAead(name));
@@ -90,7 +91,7 @@ class OpensslAead implements NativeAead {
     );
     this.#encryption = context();
     this.#decryption = context();
-    // Each content only brings a key and a nonce to it.
+    // Each content then adds only a key and a nonce.
     const isReady =
       this.#startSeal(this.#encryption, cipher, null, null, null) === 1 &&
       this.#startOpen(this.#decryption, cipher, null, null, null) === 1;
@@ -137,10 +138,10 @@ class OpensslAead implements NativeAead {
   }
 }
 
-/** Lengths around those of blocks, and of many blocks at once. */
+/** Lengths around one block, and around many blocks. */
 const LENGTHS = [0, 1, 15, 16, 17, 4097];
 
-/** Whether it seals as Node does, opens what it sealed, and nothing else. */
+/** Whether it seals as Node does, opens its own output, and rejects a changed tag. */
 function saysTheSame(aead: NativeAead, name: AeadName): boolean {
   const key = Uint8Array.from({ length: 32 }, (_byte, i) => 7 * i + 1);
   const nonce = Uint8Array.from({ length: 12 }, (_byte, i) => 5 * i + 2);

@@ -5,24 +5,21 @@ import { CodedError, lookup } from '../../base/index.ts';
 import type { Spans } from '../spans.ts';
 import type { Kernels, StreamedMessage } from '../wasm/kernels.ts';
 
-/** The keyed hash that names contents. One per thread. */
+/** The keyed hash that names contents. Each thread has its own. */
 export interface ContentHasher {
   readonly hashBytes: number;
   hash(message: Spans): Uint8Array;
-  /** The same for several messages; where the hash gains from it, {@link HASH_LANES} at a time. */
+  /** Hashes several messages, {@link HASH_LANES} at a time if the algorithm gains from it. */
   hashAll(messages: readonly Spans[]): Uint8Array[];
-  /**
-   * The same for messages that are read while they are hashed. What `read` throws comes through.
-   */
+  /** Hashes messages while they are read. Errors of `read` pass through. */
   hashStreams(messages: readonly StreamedMessage[]): Uint8Array[];
   /**
-   * At most {@link HASH_LANES} messages, from where they stand. Of several the longer ones are left
-   * where the shortest ended, where the hash gains from company: the rest then goes beside another.
+   * Hashes at most {@link HASH_LANES} messages, each from its `resume`. If the algorithm gains from
+   * parallel lanes, all stop where the shortest ends. The rest then goes beside another message.
    */
   hashPartly(messages: readonly PartialMessage[]): HashProgress[];
 }
 
-/** A message that may have been hashed in part. */
 export interface PartialMessage {
   readonly spans: Spans;
   readonly resume?: HashResume | undefined;
@@ -30,7 +27,7 @@ export interface PartialMessage {
 
 export interface HashResume {
   readonly state: Uint8Array;
-  /** Bytes that are in the state. */
+  /** Bytes that the state includes. */
   readonly offset: number;
 }
 
@@ -43,7 +40,7 @@ interface Incremental {
 
 export const DEFAULT_HASH = 'BLAKE2B-256-128';
 
-/** Kopia's hashes by name: bytes kept, and how one message is hashed (repo/hashing, v0.23.1). */
+/** Kopia's hashes by name, with the bytes that are kept (repo/hashing, v0.23.1). */
 const HMACS: Record<string, { algorithm: string; hashBytes: number }> = {
   'HMAC-SHA256': { algorithm: 'sha256', hashBytes: 32 },
   'HMAC-SHA256-128': { algorithm: 'sha256', hashBytes: 16 },

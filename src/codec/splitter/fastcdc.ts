@@ -5,14 +5,14 @@ import type { Splitter, SplitterSpec } from './spec.ts';
 type GetChunks = (bytes: Uint8Array, min: number, avg: number, max: number) => Uint32Array;
 
 /**
- * FastCDC by the `fastcdc-wasm` package, whose one function takes a whole buffer. A chunk that ends
- * at the end of the buffer may only end there because the data did, so it is carried over and
- * looked at again with what follows; any slicing of the input then gives the same cuts.
+ * FastCDC by the `fastcdc-wasm` package, whose one function takes a whole buffer. A chunk at the
+ * end of a buffer may end there only because the data did. The splitter keeps it and splits it
+ * again with the next bytes. So the cuts do not depend on the slicing of the input.
  */
 export class FastCdcSplitter implements Splitter {
   readonly #spec: SplitterSpec;
   readonly #getChunks: GetChunks;
-  /** Bytes since the last cut, at most one maximum chunk and a slice. */
+  /** Bytes since the last cut: at most one maximum chunk and a slice. */
   #carry: Uint8Array = new Uint8Array(0);
   /** Offset of the carry in the stream. */
   #start = 0;

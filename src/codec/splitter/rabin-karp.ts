@@ -34,8 +34,8 @@ function table(entry: (byte: bigint) => bigint): Table {
 let tables: { out: Table; reduce: Table } | undefined;
 
 /**
- * The tables of rollinghash/rabinkarp64: what a leaving byte adds, and what the top 8 bits reduce
- * to.
+ * Tables of rollinghash/rabinkarp64: the share of a leaving byte, and the reduction of the top 8
+ * bits.
  */
 function getTables(): { out: Table; reduce: Table } {
   tables ??= {

@@ -1,6 +1,6 @@
 export type SplitterKind = 'buzhash' | 'fixed' | 'rabin-karp' | 'fastcdc';
 
-/** What decides cut points. Sizes are bytes of one chunk. */
+/** Parameters of the cut points. Sizes are bytes of one chunk. */
 export interface SplitterSpec {
   readonly name: string;
   readonly kind: SplitterKind;
@@ -10,13 +10,13 @@ export interface SplitterSpec {
 }
 
 /**
- * Finds cut points in a stream that arrives in any slices; the cuts do not depend on the slicing.
- * Cuts are offsets from the start of the stream, ascending, each the end of a chunk. The end of the
- * stream ends the last chunk and is never returned.
+ * Finds cut points in a stream. The cuts do not depend on the slices in which it arrives. A cut is
+ * the end of a chunk, as an offset in the stream; cuts ascend. The end of the stream also ends a
+ * chunk, and is never returned.
  */
 export interface Splitter {
-  /** Cuts that are certain once `data` has been seen; they may lie before `data` (FastCDC). */
+  /** Returns the cuts that are certain after `data`. They may lie before `data` (FastCDC). */
   push(data: Uint8Array): number[];
-  /** Cuts that the end of the stream decides. The splitter must not be used afterwards. */
+  /** Returns the last cuts. The splitter must not be used afterwards. */
   finish(): number[];
 }

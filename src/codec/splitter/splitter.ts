@@ -26,7 +26,7 @@ export const SPLITTERS: ReadonlyMap<string, SplitterSpec> = new Map(
     .concat([
       dynamic('DYNAMIC', 'buzhash', 4096 * KIB),
       fixed('FIXED', 4096 * KIB),
-      // Ours; it must never reach the format blob or a policy, where Kopia would not know it.
+      // Our own. Kopia does not know it, so the format blob and policies must not hold it.
       dynamic('fastcdc-4m', 'fastcdc', 4096 * KIB),
     ]),
 );
@@ -46,7 +46,7 @@ function fixed(name: string, bytes: number): [string, SplitterSpec] {
   return [name, { name, kind: 'fixed', minBytes: bytes, avgBytes: bytes, maxBytes: bytes }];
 }
 
-/** Throws `UNKNOWN_SPLITTER`. The empty name is Kopia's `FIXED` (repositories of old). */
+/** The empty name is Kopia's `FIXED` (in old repositories). Throws `UNKNOWN_SPLITTER`. */
 export function splitterSpec(name: string): SplitterSpec {
   const spec = SPLITTERS.get(name === '' ? 'FIXED' : name);
   if (!spec) {
@@ -94,8 +94,8 @@ class FixedSplitter implements Splitter {
 }
 
 /**
- * The plain form of buzhash32: every byte is rolled. The WebAssembly kernel skips; a test holds
- * them equal.
+ * The plain form of buzhash32, which rolls every byte. The WebAssembly kernel skips bytes; a test
+ * holds them equal.
  */
 export class BuzhashSplitter implements Splitter {
   readonly #spec: SplitterSpec;

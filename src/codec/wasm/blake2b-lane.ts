@@ -3,14 +3,14 @@ import { assert } from '../../base/index.ts';
 export const BLAKE2B_BLOCK = 128;
 const NO_BYTES = new Uint8Array(0);
 
-/** `last` is all ones with the last block of a message, and 0 before. */
+/** `last` is all ones for the last block of a message, else 0. */
 export interface Blake2bKernel {
   blake2b1(state: number, ptr: number, count: number, step: number, last: bigint): void;
 }
 
 /**
- * A keyed BLAKE2b-256: its state before and after the key block, and that block (the empty message
- * ends with it).
+ * A keyed BLAKE2b-256: its state before and after the key block, and the block itself. The hash of
+ * the empty message ends with that block.
  */
 export interface Blake2bKey {
   readonly initial: Uint8Array;
@@ -18,10 +18,9 @@ export interface Blake2bKey {
   readonly keyBlock: Uint8Array;
 }
 
-/** A message that was left in the middle. */
 export interface Blake2bResume {
   readonly state: Uint8Array;
-  /** Bytes of the message that are in the state: whole blocks. */
+  /** Bytes of the message in the state: whole blocks. */
   readonly offset: number;
 }
 
@@ -30,20 +29,19 @@ export interface LaneOptions {
   message: { readonly length: number; readonly spans: Iterable<Uint8Array> };
   resume: Blake2bResume | undefined;
   wasm: Blake2bKernel;
-  /** The whole memory. */
   bytes: Uint8Array;
   /** Addresses of 128 bytes each. */
   state: number;
   block: number;
-  /** Address and length, of whole blocks, of what bytes from outside the memory are shown in. */
+  /** Window for bytes from outside the memory: its address, and its length in whole blocks. */
   window: number;
   windowBytes: number;
 }
 
-/** One BLAKE2b message in progress: walks the spans in whole blocks and bridges their borders. */
+/** A BLAKE2b message in progress: walks the spans in whole blocks and bridges their borders. */
 export class Blake2bLane {
   readonly state: number;
-  /** Where the next whole blocks lie, valid after `advance`. */
+  /** Address of the next whole blocks, valid after `advance`. */
   address = 0;
   available = 0;
   readonly #options: LaneOptions;
@@ -52,7 +50,7 @@ export class Blake2bLane {
   #offset = 0;
   #remaining: number;
   /**
-   * A span outside the shared memory is shown piece by piece: [start, end) of it is in the window.
+   * A span outside the shared memory is copied piece by piece: [start, end) of it is in the window.
    */
   #shownFrom = 0;
   #shownTo = 0;
@@ -73,7 +71,7 @@ export class Blake2bLane {
     while (this.#remaining > 0 && this.#offset >= this.#span.length) this.#nextSpan();
   }
 
-  /** What is left of the offset counts from its beginning. */
+  /** The offset may exceed the finished span. The rest counts from the start of the next span. */
   #nextSpan(): void {
     const next = this.#spans.next();
     assert(next.done !== true, 'the spans of a message are as long as it');
@@ -82,14 +80,14 @@ export class Blake2bLane {
     this.#isShown = false;
   }
 
-  /** Where it stands; for the `resume` of another lane. */
+  /** The position in the message, to continue in another lane. */
   pause(): Blake2bResume {
     const { bytes, message } = this.#options;
     const state = bytes.slice(this.state, this.state + 72);
     return { state, offset: message.length - this.#remaining };
   }
 
-  /** Makes whole blocks available and returns how many; 0 when only the last block is left. */
+  /** Makes whole blocks available and returns their number; 0 if only the last block is left. */
   advance(): number {
     while (this.#remaining > BLAKE2B_BLOCK) {
       const inSpan = this.#span.length - this.#offset;
@@ -125,7 +123,7 @@ export class Blake2bLane {
     const length = this.#remaining;
     bytes.fill(0, block, block + BLAKE2B_BLOCK);
     if (message.length === 0) {
-      // The key block is the last block then, and must be compressed anew with the flag.
+      // The key block is the last block. Compress it again, with the final flag.
       bytes.set(key.initial, this.state);
       bytes.set(key.keyBlock, block);
       wasm.blake2b1(this.state, block, 1, BLAKE2B_BLOCK, 0xffffffffffffffffn);
@@ -137,8 +135,7 @@ export class Blake2bLane {
   }
 
   /**
-   * Sets `address` to the bytes at the current offset; returns how many of `usable` lie there in a
-   * row.
+   * Sets `address` to the bytes at the current offset. Returns how many of `usable` are contiguous.
    */
   #show(usable: number): number {
     const { bytes, window, windowBytes } = this.#options;
@@ -157,7 +154,7 @@ export class Blake2bLane {
     return Math.min(usable, this.#shownTo - this.#offset);
   }
 
-  /** Copies the next bytes, over span borders, to the block area. */
+  /** Copies the next bytes to the block area, across span borders. */
   #copyOut(length: number): void {
     let to = this.#options.block;
     let left = length;

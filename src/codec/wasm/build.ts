@@ -1,7 +1,7 @@
 /**
- * Builds `kernels.wasm` from AssemblyScript: `npm run build:wasm`. The BLAKE2b rounds are unrolled
- * by this script (12 rounds x 8 mixes, three forms), the rest is plain source in `kernels.as.ts`.
- * The result is checked in beside its SHA-256; a test rebuilds it and compares.
+ * Builds `kernels.wasm` from AssemblyScript: `npm run build:wasm`. This script unrolls the BLAKE2b
+ * rounds (12 rounds x 8 mixes, three forms). The rest is plain source in `kernels.as.ts`. The
+ * result is checked in beside its SHA-256; a test rebuilds it and compares.
  */
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -65,10 +65,10 @@ const lanes: Form = {
   v: 'v',
   m: 'm',
 };
-/** The same under names of its own, for the third lane. */
+/** Other names for the third lane. */
 const third: Form = { ...scalar, v: 'z', m: 'n' };
 
-/** The working vector of a form is named by `v`, its message by `m`. */
+/** `v` names the working vector of a form, and `m` its message. */
 function mix(form: Form, [a, b, c, d]: number[], x: number, y: number): string {
   const { add, xor, rotr, v, m } = form;
   return [
@@ -83,7 +83,7 @@ function mix(form: Form, [a, b, c, d]: number[], x: number, y: number): string {
   ].join('\n');
 }
 
-/** Of several forms each does the same mix before any does the next one. */
+/** Every form does a mix before any form does the next mix. */
 function rounds(...forms: Form[]): string {
   const out: string[] = [];
   for (let round = 0; round < 12; round++) {
@@ -98,7 +98,10 @@ function rounds(...forms: Form[]): string {
 const each = (count: number, line: (i: number) => string): string =>
   Array.from({ length: count }, (_, i) => line(i)).join('\n');
 
-/** One lane: `count` blocks of 128 bytes at `ptr`; the counter grows by `step` before each. */
+/**
+ * Compresses `count` blocks of 128 bytes at `ptr` in one lane. The counter grows by `step` before
+ * each.
+ */
 const oneLane = `
 export function blake2b1(state: usize, ptr: usize, count: u32, step: u32, last: u64): void {
   ${each(8, (i) => `let h${i} = load<u64>(state, ${i * 8});`)}
@@ -119,8 +122,8 @@ export function blake2b1(state: usize, ptr: usize, count: u32, step: u32, last: 
 }`;
 
 /**
- * Two messages in the lanes of one vector; never their last block. With `beside` a third one goes
- * along in plain numbers.
+ * Compresses two messages in the lanes of one vector, never their last block. `beside` adds a third
+ * message in scalar instructions.
  */
 const vectorLanes = (
   signature: string,
@@ -156,9 +159,9 @@ const twoLanes = vectorLanes(
 );
 
 /**
- * A vector's instructions wait for each other, on some processors (AMD Zen 5) for two cycles each;
- * plain ones fill the gaps. Measured there: 1.64 GB/s, against 1.02 of two lanes and 1.25 of one. A
- * second plain lane, or a second vector, does not fit into the registers: 1.1 GB/s.
+ * Vector instructions wait for each other, on AMD Zen 5 for two cycles each. Scalar instructions
+ * fill the gaps. Measured there: 1.64 GB/s, against 1.02 with two lanes and 1.25 with one. A second
+ * scalar lane, or a second vector, does not fit into the registers: 1.1 GB/s.
  */
 const threeLanes = vectorLanes(
   'blake2b3(stateA: usize, stateB: usize, stateC: usize, a: usize, b: usize, c: usize, count: u32): void',
@@ -178,7 +181,6 @@ const threeLanes = vectorLanes(
   },
 );
 
-/** Compiles; returns the bytes. */
 export async function buildKernels(): Promise<Uint8Array> {
   const asc = await import('assemblyscript/asc');
   const plain = readFileSync(new URL('kernels.as.ts', here), 'utf8');

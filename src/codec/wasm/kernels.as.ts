@@ -1,6 +1,6 @@
-// AssemblyScript, not TypeScript: compiled by build.ts, which appends the unrolled BLAKE2b. Nothing
-// here keeps state of its own: every pointer is into the shared memory that the caller owns. The
-// slow twins that tests compare with are in splitter/buzhash.ts, @noble/hashes and node:crypto.
+// AssemblyScript, not TypeScript: build.ts compiles it and appends the unrolled BLAKE2b. Functions
+// keep no state: every pointer is into the shared memory that the caller owns. Tests compare with
+// the slow twins in splitter/splitter.ts, @noble/hashes and node:crypto.
 
 // @ts-nocheck
 @inline function rotr32x2(v: v128): v128 {
@@ -21,10 +21,10 @@
 }
 
 /**
- * Cut points of Kopia's buzhash32 in `len` bytes at `ptr`. The 64 bytes before `ptr` must be the 64
- * bytes before it in the stream (zeros at its start). `count` bytes of the open chunk precede
- * `ptr`. Writes the offsets after each cut to `out` (u32), at most len / min + 1 of them; returns
- * how many.
+ * Cut points of Kopia's buzhash32 in `len` bytes at `ptr`. The 64 bytes before `ptr` must be those
+ * before it in the stream (zeros at its start). `count` is the length of the open chunk before
+ * `ptr`. Writes the offsets after each cut to `out` (u32), at most len / min + 1 of them. Returns
+ * their number.
  */
 export function cutBuzhash(
   table: usize, ptr: usize, len: u32, count: u32, min: u32, max: u32, mask: u32, out: usize,
@@ -32,7 +32,7 @@ export function cutBuzhash(
   let cuts: u32 = 0;
   let at: u32 = 0;
   while (at < len) {
-    // The first byte that may end a chunk is the one with which the chunk has `min` bytes.
+    // The first possible cut is after the byte that gives the chunk `min` bytes.
     if (count + 1 < min) {
       const skip = min - 1 - count;
       if (skip >= len - at) return cuts;
@@ -49,7 +49,7 @@ export function cutBuzhash(
     let found = false;
     p = ptr + at;
     const end = ptr + stop;
-    // Unrolled: the loop itself would be a third of the work. Within it `p` is 64 bytes behind.
+    // Unrolled: the loop itself would take a third of the time. Within it `p` is 64 bytes behind.
     p -= 64;
     while (p + 72 <= end) {
       sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 0)) ^ entry(table, load<u8>(p, 64)));
@@ -91,8 +91,8 @@ export function cutBuzhash(
 @inline function big(x: u32): u32 { return bswap<u32>(x); }
 
 /**
- * One SHA-256 compression: state of 8 native u32 at `state`, block of 64 bytes at `ptr`, 64 round
- * constants at `k`, 256 bytes of scratch at `w`.
+ * SHA-256 compression of one block: 64 bytes at `ptr`. `state` has 8 native u32, `k` has the 64
+ * round constants, and `w` has 256 bytes of scratch.
  */
 export function sha256Block(k: usize, w: usize, state: usize, ptr: usize): void {
   for (let i = 0; i < 16; i++) store<u32>(w + (i << 2), big(load<u32>(ptr + (i << 2))));

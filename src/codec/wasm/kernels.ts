@@ -38,25 +38,25 @@ interface Exports extends Blake2bKernel {
 
 const PAGE = 65_536;
 /**
- * Constant tables lie below this address; the scratch areas of the threads follow, then the arena.
+ * Constant tables lie below this address. The scratch areas of the threads follow, then the arena.
  */
 const TABLES_END = PAGE;
 const BUZHASH_AT = 1024;
 const SHA256_K_AT = 4096;
-/** Scratch of one thread: states, blocks, cut lists, and a window to copy foreign bytes into. */
+/** Scratch of one thread: states, blocks, cut lists, and a window for copies. */
 const SCRATCH_BYTES = 2 * PAGE;
 /**
- * Worker threads that may share one memory: our choice. The main thread is busy before so many are.
+ * Worker threads that may share one memory. Our choice: the main thread is busy before so many are.
  */
 export const THREADS_MAX = 64;
-/** One for each, and one for the main thread. */
+/** The main thread has an area too. */
 const SCRATCH_AREAS = THREADS_MAX + 1;
-/** First address that belongs to nobody here: the arena starts at it. */
+/** The arena starts here. */
 export const ARENA_START = TABLES_END + SCRATCH_AREAS * SCRATCH_BYTES;
 
-/** Messages that are hashed beside each other. */
+/** Messages that are hashed in parallel. */
 export const HASH_LANES = 3;
-/** State of each lane, 128 bytes apart, and the block of each, 128 bytes too. */
+/** States and blocks of the lanes, 128 bytes apart. */
 const STATES = 0;
 const BLOCKS = 384;
 const SHA_STATE = 768;
@@ -67,7 +67,7 @@ const CUTS_MAX = 4096;
 const WINDOW = 32_768;
 const WINDOW_BYTES = SCRATCH_BYTES - WINDOW;
 const LANE_BYTES = 128;
-/** Foreign bytes go through a window; each lane has its part, of whole blocks. */
+/** Each lane has a part of the window, of whole blocks. */
 const LANE_WINDOW_BYTES = Math.floor(WINDOW_BYTES / HASH_LANES / BLAKE2B_BLOCK) * BLAKE2B_BLOCK;
 
 /** FIPS 180-4, 4.2.2. */
@@ -104,28 +104,26 @@ const BLAKE2B_IV = BigUint64Array.of(
 
 const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', import.meta.url)));
 
-/** A message whose bytes are brought while it is hashed. */
+/** A message that is read while it is hashed. */
 export interface StreamedMessage {
   readonly length: number;
   /**
-   * As many bytes, each part of them valid until the next one is asked for. `lane` is taken by no
-   * other message meanwhile.
+   * Yields `length` bytes in parts; each is valid until the next part. No other message uses `lane`
+   * meanwhile.
    */
   read(lane: number): Iterable<Uint8Array>;
 }
 
 /**
- * Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Pages cost nothing
- * until touched.
+ * Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Untouched pages cost
+ * nothing.
  */
 export function createKernelMemory(arenaBytes: number): WebAssembly.Memory {
   const pages = Math.ceil((ARENA_START + arenaBytes) / PAGE);
   return new WebAssembly.Memory({ initial: pages, maximum: 65_536, shared: true });
 }
 
-/**
- * The WebAssembly kernels of one thread. Not for two threads at once: each has its scratch area.
- */
+/** The WebAssembly kernels of one thread. Threads must not share one: each has a scratch area. */
 export class Kernels {
   readonly memory: WebAssembly.Memory;
   readonly #bytes: Uint8Array;
@@ -146,14 +144,14 @@ export class Kernels {
     new Uint32Array(memory.buffer, SHA256_K_AT, 64).set(SHA256_K);
   }
 
-  /** Address of bytes that lie in the shared memory, or -1. */
+  /** Address of bytes in the shared memory; -1 for other bytes. */
   addressOf(bytes: Uint8Array): number {
     return bytes.buffer === this.memory.buffer ? bytes.byteOffset : -1;
   }
 
   /**
-   * Cut points of buzhash32 as offsets in the piece at `address`; the 64 bytes before it must be
-   * those before it in the stream. `count`: bytes of the open chunk that came before.
+   * Cut points of buzhash32 as offsets in the piece at `address`. The 64 bytes before it must be
+   * those before it in the stream. `count` is the length of the open chunk before the piece.
    */
   cutBuzhash(spec: SplitterSpec, address: number, length: number, count: number): number[] {
     assert(length / spec.minBytes + 2 < CUTS_MAX, 'chunk too long for the cut list');
@@ -195,13 +193,13 @@ export class Kernels {
   }
 
   /**
-   * Digests of all messages. As many as there are lanes go side by side, and where one has ended
-   * the next one begins.
+   * Digests of all messages. Lanes run in parallel: when a message ends, the next one takes its
+   * lane.
    */
   blake2bAll(key: Blake2bKey, messages: readonly StreamedMessage[]): Uint8Array[] {
     const digests: Uint8Array[] = [];
     let next = 0;
-    /** Takes messages until one has whole blocks; undefined when there are no more. */
+    /** Hashes messages without whole blocks at once. Returns the next other message, if any. */
     const begin = (at: number): { number: number; lane: Blake2bLane } | undefined => {
       for (;;) {
         const number = next++;
@@ -225,7 +223,7 @@ export class Kernels {
     }
   }
 
-  /** One message to its end; of several, all as far as the shortest goes. */
+  /** Hashes a message to its end, or several as far as the shortest goes. */
   blake2bPartly(
     key: Blake2bKey,
     messages: readonly { spans: Spans; resume?: Blake2bResume | undefined }[],
@@ -238,7 +236,7 @@ export class Kernels {
     );
   }
 
-  /** As many blocks as all have; whole blocks must be available in each. */
+  /** Advances all lanes by the blocks that every lane has. Each must have whole blocks. */
   #runBeside([first, second, third]: readonly Blake2bLane[]): void {
     assert(first, 'a lane');
     if (!second) {
