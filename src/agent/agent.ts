@@ -47,46 +47,41 @@ export interface AgentOptions extends ReconcilerSettings {
   >;
   /** Data paths that may run on this node at once. */
   readonly concurrency: number;
-  /** Of the agent's container, to be shown. */
+  /** Memory limit of the agent's container, exported as a metric. */
   readonly memoryLimitBytes?: number | undefined;
   /** Label selector of the node-agents' own pods. */
   readonly agentSelector: string;
-  /** This agent is in place of Velero's: file-system backups and restores are nobody else's. */
+  /** This agent replaces Velero's, so it also serves file-system backups and restores. */
   readonly servesPodVolumes?: boolean;
-  /** Where the logs of data movers go when they have ended. */
+  /** Receives the log of each data mover that ended. */
   readonly writeLog?: (text: string) => void;
-  /**
-   * Where they are kept beside what their backup or restore has in its bucket; nowhere without it.
-   */
+  /** Stores the logs of data movers in the bucket, with their backup or restore. Optional. */
   readonly moverLogStore?: MoverLogStore | undefined;
 }
 
-/** Looks at so many CRs of a kind at once; each waits for the API server most of the time. */
+/** CRs of one kind reconciled at once. They mostly wait for the API server. */
 const WORKERS = 8;
-/** An agent that has not heard the API server for so long is not ready. */
+/** An agent without contact to the API server for this long is not ready. */
 const SILENT_MS_MAX = 180_000;
-/** How often those that wait for a place are called, and how far apart agents are in that. */
+/** How often waiting CRs are called, and how much each agent adds to that interval. */
 const CALL_MS = 5000;
 const CALL_STEP_MS = 30;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
 
-/** On all that Velero restores (Velero: pkg/restore/restore.go, addRestoreLabels). */
+/** On everything that Velero restores (Velero: pkg/restore/restore.go, addRestoreLabels). */
 const RESTORED = RESTORE_NAME;
 
-/**
- * The node-agent: claims CRs that ask for a volume to be moved, exposes their volumes, watches
- * their data movers.
- */
+/** The node-agent: claims CRs, exposes their volumes and watches their data movers. */
 export class Agent {
   readonly metrics: AgentMetrics;
   readonly #options: AgentOptions;
   readonly #caches: Cache<never>[] = [];
   readonly #slots: Slots;
-  /** Each direction has a line of its own, and some places that the others cannot take. */
+  /** Each direction has its own queue, and some places that the others cannot take. */
   readonly #exposures: Readonly<Record<DirectionName, Slots>>;
   /**
-   * Of the pods that stand on this node for volumes of its pods: nobody else counts what it is
-   * given.
+   * Places for hosting pods that this node must run because its own pods use the volumes. Counted
+   * apart from the other places.
    */
   readonly #hosted: Readonly<Partial<Record<DirectionName, Slots>>>;
   #stage: 'starting' | 'running' | 'draining' | 'stopped' = 'starting';
@@ -122,16 +117,15 @@ export class Agent {
     return this.#stage;
   }
 
-  /** Ready once everything was listed; why not, in words. */
+  /** Undefined once everything is listed; otherwise the reason, in words. */
   notReady(): string | undefined {
     if (this.#stage !== 'running') return `the agent is ${this.#stage}`;
     return this.#outOfSight();
   }
 
   /**
-   * Why the API server is out of sight; undefined while all is well. No reason to start anew: after
-   * an outage all agents would ask for everything at once, and their movers would be without them
-   * for longer.
+   * Why the API server is unreachable; undefined while it answers. Not a reason to restart: after
+   * an outage all agents would list everything at once, and movers would wait longer.
    */
   #outOfSight(): string | undefined {
     for (const cache of this.#caches) {
@@ -145,8 +139,8 @@ export class Agent {
   }
 
   /**
-   * Runs until aborted; movers then go on by themselves, and CRs stay as they are for the agent
-   * that comes back.
+   * Runs until aborted. Movers then continue alone, and the restarted agent finds the CRs
+   * unchanged.
    */
   async run(signal: AbortSignal): Promise<void> {
     const { client, logger, namespace, node, agentSelector } = this.#options;
@@ -344,9 +338,9 @@ export class Agent {
   }
 
   /**
-   * A place that is free goes to the next by itself; but where the queue of all agents was full, or
-   * all nodes had enough to move, nobody tells when it is not. They look at different times, since
-   * each sees only later what the others have taken.
+   * A free place on this node wakes the next CR. No event tells when the cluster-wide queue or the
+   * other nodes have room, so CRs are also called on a timer. The timers are spread, because each
+   * agent sees the claims of others late.
    */
   #callWaiting(roster: Roster, signal: AbortSignal): void {
     const { prepareQueueLength } = this.#options;

@@ -2,20 +2,20 @@ import type { Clock } from '../base/index.ts';
 import { millisecondsSince } from './movement.ts';
 
 /**
- * How old something was when this process first saw it, and when that was; milliseconds of
+ * The age of an object when this process first saw it, and the time of that sight; milliseconds of
  * `performance.now()`.
  */
 export interface Sighting {
-  /** What was seen: another thing has an age of its own. */
+  /** Id of the object. The age is of this object only. */
   readonly of: string;
   readonly ageMs: number;
   readonly atMs: number;
 }
 
 /**
- * The first sighting of a thing stays. The API server's clock is asked then, and never again: it
- * may be set, and each server of a cluster has its own. `ageMsMax`: where this process knows that
- * it cannot be older.
+ * Keeps the first sighting of an object. The API server's clock is used only then, because it may
+ * be set, and each server has its own. `ageMsMax`: greatest possible age, if this process knows
+ * one.
  */
 export function sightingOf(
   known: Sighting | undefined,
@@ -29,5 +29,5 @@ export function sightingOf(
   return { of, ageMs, atMs: performance.now() };
 }
 
-/** Milliseconds that the thing is old now, by this process's own clock since it was first seen. */
+/** Age of the object in milliseconds, by this process's clock since the first sighting. */
 export const ageMsOf = ({ ageMs, atMs }: Sighting): number => ageMs + performance.now() - atMs;

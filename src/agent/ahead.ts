@@ -1,27 +1,26 @@
 import { type Logger, messageOf, untilAborted } from '../base/index.ts';
 import type { RepositoryAccess, RepositoryQuery } from '../repository-access/index.ts';
 
-/** Whose repository it is, and where. */
+/** Namespace and location of a repository. */
 type Sought = Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>;
 
 export interface AheadOptions {
   readonly query: Sought;
   readonly load: (signal: AbortSignal) => Promise<RepositoryAccess>;
-  /** Derives the key and loads what the storage needs. Writes nothing. */
+  /** Derives the key and loads the storage's modules. Writes nothing. */
   readonly prepare: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
   readonly logger: Logger;
 }
 
-/** A Secret or a location may have changed since. Our choice. */
+/** Later, a Secret or the location may have changed. Our choice. */
 const FRESH_MS = 10_000;
-/** An answer that takes longer is asked for anew, with all patience. Our choice. */
+/** A slower answer is dropped and requested again, with normal retries. Our choice. */
 const PATIENCE_MS = 1000;
 
 /**
- * What a data mover can do before it is named, when it may not write yet: look up where its
- * repository is, and derive the key. That takes half a second, which an unchanged volume would
- * otherwise wait for. It may always fail: all of it is done again when it matters, and what is
- * wrong is reported then.
+ * Work that a data mover may do before it is named: find its repository and derive the key. Saves
+ * half a second, which matters for an unchanged volume. Failures are ignored: the work is repeated
+ * when needed, and reports its errors then.
  */
 export class Ahead {
   readonly #options: AheadOptions;
@@ -33,7 +32,7 @@ export class Ahead {
     this.#options = options;
   }
 
-  /** Begins, once. */
+  /** Starts once. */
   start(): void {
     this.#loading ??= this.#load();
   }
@@ -65,9 +64,8 @@ export class Ahead {
   }
 
   /**
-   * Resolves with what it found out, if that was moments ago; undefined where that is to be asked
-   * for now, as for a CR that has taken the name of the one that was waited for, with another
-   * repository. Waits a moment for an answer that is under way.
+   * The repository access, if it is fresh; otherwise undefined, and the caller must load it. A
+   * recreated CR of the same name may need another repository. Waits a moment for a running lookup.
    */
   async take({ volumeNamespace, storageLocation }: Sought): Promise<RepositoryAccess | undefined> {
     const { query } = this.#options;
@@ -79,14 +77,14 @@ export class Ahead {
     }
     if (!this.#loaded && this.#loading) {
       await untilAborted(AbortSignal.timeout(PATIENCE_MS), this.#loading);
-      // Too late: it is asked for once more.
+      // Too late: the caller loads it again.
       if (!this.#loaded) this.stop();
     }
     if (!this.#loaded || performance.now() - this.#loaded.atMs > FRESH_MS) return undefined;
     return this.#loaded.access;
   }
 
-  /** Ends what is under way. */
+  /** Aborts running work. */
   stop(): void {
     this.#abort.abort();
   }

@@ -5,17 +5,16 @@ import type { Roster } from './roster.ts';
 
 export interface BacklogOptions {
   readonly roster: Pick<Roster, 'nodes'>;
-  /** Volumes that this node may move at once; others are taken to be like it. */
+  /** Volumes that this node may move at once. Other nodes are assumed to be the same. */
   readonly concurrency: number;
-  /** Values of `spec.datamover` that are served: others use other places. */
+  /** Values of `spec.datamover` that are served. Other data movers use other places. */
   readonly dataMovers: ReadonlySet<string>;
 }
 
 /**
- * True where no node is idle, and what is being made available (`accepted`) fills up what all of
- * them may have before them. A node that has less than it can move, and be it because nothing may
- * be placed there, is reason enough to go on. `of`: volumes that wait or are moved on a node, and
- * how many it moves at once.
+ * True if no node is idle and the accepted volumes fill all queues. A node with fewer volumes than
+ * it can move makes it false, even if no pods may be scheduled there. `of`: number of waiting and
+ * moving volumes on a node, and how many it moves at once.
  */
 export function haveEnough(
   nodes: ReadonlySet<string>,
@@ -32,9 +31,8 @@ export function haveEnough(
 }
 
 /**
- * Whether all nodes already have enough volumes to move. Which node a volume is moved on is settled
- * when its pod is placed, by how many there are and not by how large they are: the longer that can
- * wait, the sooner the last node is done.
+ * Whether all nodes already have enough volumes to move. The scheduler places a pod by the number
+ * of pods, not by their volumes' sizes. Placing pods late lets the last node finish sooner.
  */
 export class Backlog {
   readonly #options: BacklogOptions;

@@ -1,25 +1,24 @@
 import type { Result } from '../kube/index.ts';
 
 export interface BesideOptions {
-  /** Looks at the key again, soon. */
+  /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
 
 type Outcome = { readonly result: Result | undefined } | { readonly error: unknown };
 
-/** Each waits for the API server and for storage most of the time. */
+/** Tasks running at once. They mostly wait for the API server and for storage. */
 const RUNNING_MAX = 32;
 /**
- * Of these, clean-ups that nobody waits for: storage that deletes no volumes keeps hundreds of them
- * going, for days.
+ * Limit for clean-ups among them. Storage that fails to delete volumes can keep hundreds running
+ * for days.
  */
 const UNHURRIED_MAX = 16;
 const FULL_MS = 2000;
 
 /**
- * What waits for long runs beside the reconciler, so that no worker is held by it: one for each
- * key, which nobody looks at meanwhile. What came of it is what the next look at the key returns,
- * or throws.
+ * Runs long tasks beside the reconciler, so that they block no worker. At most one task per key,
+ * and the key is not reconciled meanwhile. The next reconcile returns or throws the task's outcome.
  */
 export class Beside {
   readonly #options: BesideOptions;
@@ -35,7 +34,7 @@ export class Beside {
     return this.#running.has(key);
   }
 
-  /** What came of the last one, once. */
+  /** Outcome of the last task, once. */
   take(key: string): Outcome | undefined {
     const outcome = this.#outcomes.get(key);
     this.#outcomes.delete(key);
@@ -43,8 +42,8 @@ export class Beside {
   }
 
   /**
-   * Begins it, where there is room; else it is to be asked for again. `isUnhurried`: it leaves room
-   * for others.
+   * Starts the task, or returns a time to try again. `isUnhurried`: counts against the smaller
+   * limit.
    */
   start(
     key: string,
@@ -68,7 +67,7 @@ export class Beside {
     return undefined;
   }
 
-  /** Resolves when nothing runs any more. */
+  /** Resolves when no task is running. */
   async drain(): Promise<void> {
     await Promise.all(this.#running.values());
   }

@@ -13,8 +13,9 @@ import type { Parents, StoredVolume } from '../mover/index.ts';
 import { askPatiently } from './rights.ts';
 
 /**
- * A page of PodVolumeBackups takes some 4 MB of memory, and those of a large cluster together more
- * than a data mover has. Beyond so many pages every file of the volume is read instead. Our choice.
+ * A page of PodVolumeBackups takes about 4 MB of memory, and all pages of a large cluster exceed a
+ * data mover's memory. Above this number of pages, every file of the volume is read instead. Our
+ * choice.
  */
 const PAGE = 500;
 const PAGES_MAX = 100;
@@ -28,7 +29,7 @@ const PVC_UID = 'velero.io/pvc-uid';
 export interface ClientPodOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
-  /** How long the API server may take. */
+  /** Time limit for the API server's answer. */
   readonly timeoutMs: number;
 }
 
@@ -38,14 +39,14 @@ export interface ClientPodQuery extends ClientPodOptions {
   readonly signal: AbortSignal;
 }
 
-/** Name of the volume in the path that its snapshots are recorded under. */
+/** Name of the volume in the path of its snapshots. */
 export const volumeNameOf = ({ metadata, spec }: PodVolumeBackup): string =>
   metadata.annotations?.[PVC_NAME] || spec.volume;
 
 /**
- * The pod whose volume is moved, as it is now. Asked before the first byte and after the last one:
- * kubelet unmounts the volumes of a pod that is over, and an unmounted volume looks like an empty
- * one. Throws `POD_GONE`, and what the API server refuses.
+ * Reads the pod of the volume, before the first byte and after the last. Kubelet unmounts the
+ * volumes of an ended pod, and an unmounted volume looks empty. Throws `POD_GONE`, or `POD_UNKNOWN`
+ * if the API server does not answer.
  */
 export async function loadClientPod(
   { spec }: PodVolumeBackup | PodVolumeRestore,
@@ -75,7 +76,7 @@ export async function loadClientPod(
   throw new CodedError('POD_GONE', text);
 }
 
-/** Why its volume is not to be moved any more; undefined where nothing speaks against it. */
+/** Why the volume cannot be moved any more; undefined if it can. */
 function troubleOf(
   pod: Pod | undefined,
   uid: string | undefined,
@@ -83,7 +84,7 @@ function troubleOf(
 ): string | undefined {
   if (!pod) return 'was deleted';
   if (uid && pod.metadata.uid !== uid) return 'was deleted and another pod got its name';
-  // Its phase is told late, when its volumes may be unmounted already.
+  // The phase changes late, when the volumes may already be unmounted.
   if (pod.metadata.deletionTimestamp !== undefined) return 'was deleted';
   const phase = pod.status?.phase ?? 'Unknown';
   if (isBackup) return phase === 'Running' ? undefined : `stopped running (it is ${phase})`;
@@ -91,20 +92,18 @@ function troubleOf(
   return isWaitOver(pod) ? `stopped waiting (container ${WAIT_CONTAINER} has ended)` : undefined;
 }
 
-/**
- * Whether a volume of the pod is of a claim: one is also made for each generic ephemeral volume.
- */
+/** Whether the volume comes from a PVC. A generic ephemeral volume also has a PVC. */
 export const isOfClaimIn = ({ spec }: Pod, volume: string): boolean =>
   (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>
       name === volume && Boolean(persistentVolumeClaim ?? ephemeral),
   );
 
-/** Name of the claim of a volume, where it was there before the pod and stays when that goes. */
+/** Name of the volume's PVC if it exists independently of the pod. */
 export const lastingClaimIn = ({ spec }: Pod, volume: string): string | undefined =>
   (spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
 
-/** Its init container ends well only when all its volumes have had their marks. */
+/** The init container succeeds only after all its volumes have their marks. */
 export async function hasFoundMarks(
   { spec }: PodVolumeRestore,
   { client, timeoutMs }: ClientPodOptions,
@@ -117,11 +116,11 @@ export async function hasFoundMarks(
 }
 
 /**
- * Snapshots that may save work, as earlier PodVolumeBackups name them: of the same PVC under
- * whatever pod it was, newest first, since each pod of a Deployment has another name. Those of the
- * path count unless a PodVolumeBackup says that they are of another volume: a pod of a StatefulSet
- * may have been made anew with a new PVC, and files of the same size and time are not the same
- * files then. `stored`: those of the path. Never fails: without parents every file is read.
+ * Earlier snapshots that may save work, as parents of a backup. Snapshots of the same PVC come from
+ * any pod, newest first, because each pod of a Deployment has another name. `stored` are the
+ * snapshots of the same path. They count unless a PodVolumeBackup shows that they are of another
+ * volume. A recreated pod of a StatefulSet may have a new PVC, with different files of the same
+ * size and time. Never fails: without parents every file is read.
  */
 export async function loadParents(
   backup: PodVolumeBackup,
@@ -146,12 +145,12 @@ export async function loadParents(
       more = same.sort((a, b) => b.timeMs - a.timeMs).map(({ id }) => id);
     }
     const known = new Set(more);
-    // Most of the time: those of all namespaces are many.
+    // The usual case. The early return avoids a list of all PodVolumeBackups.
     if (stored.every(({ id }) => known.has(id))) return { more };
     const named = new Set(stored.flatMap(({ id, uid }) => [id, uid ?? id]));
     /**
-     * By UID of the PodVolumeBackup and by ID of its snapshot: whether all that name it are of this
-     * volume.
+     * Whether all PodVolumeBackups that name a snapshot are of this volume. Keys are UIDs of
+     * PodVolumeBackups and IDs of snapshots.
      */
     const verdicts = new Map<string, boolean>();
     let isMixed = sharesPath(backup, pod);
@@ -179,8 +178,8 @@ export async function loadParents(
 }
 
 /**
- * Shows the earlier backups of the repository one by one: no page is kept when the next is asked
- * for. Throws `TOO_MANY_BACKUPS`.
+ * Calls `see` with each earlier backup of the repository. Holds only one page in memory at a time.
+ * Throws `TOO_MANY_BACKUPS`.
  */
 async function eachSibling(
   backup: PodVolumeBackup,
@@ -188,7 +187,7 @@ async function eachSibling(
   see: (other: PodVolumeBackup) => void,
 ): Promise<void> {
   const { namespace } = backup.metadata;
-  // A function of its own: its page can be let go of while the next one is on its way.
+  // A separate function, so that its page can be garbage-collected while the next page loads.
   const seePage = async (from: string | undefined): Promise<string | undefined> => {
     const scope = { ...query, namespace, limit: PAGE, continue: from };
     const page = await client.listPage(POD_VOLUME_BACKUPS, scope);
@@ -212,8 +211,8 @@ const isOnPath = (other: PodVolumeBackup, own: PodVolumeBackup): boolean =>
   other.spec.pod.name === own.spec.pod.name && volumeNameOf(other) === volumeNameOf(own);
 
 /**
- * Whether both are of one volume, as far as they tell: a PVC has a UID, any other volume is as old
- * as its pod.
+ * Whether both are of one volume, as far as the CRs show. A PVC has a UID; any other volume lives
+ * as long as its pod.
  */
 function isSameVolume(other: PodVolumeBackup, own: PodVolumeBackup): boolean {
   const [theirs, ours] = [pvcUidOf(other), pvcUidOf(own)];
@@ -222,16 +221,13 @@ function isSameVolume(other: PodVolumeBackup, own: PodVolumeBackup): boolean {
   const isOfPvc = [other, own].map(
     ({ metadata }) => metadata.annotations?.[PVC_NAME] !== undefined,
   );
-  // A person made one of them, and left the label out.
+  // A CR without the label was created by hand.
   if (isOfPvc[0] && isOfPvc[1]) return true;
   const [before, now] = [other.spec.pod.uid, own.spec.pod.uid];
   return isOfPvc[0] === isOfPvc[1] && theirs === ours && (!before || !now || before === now);
 }
 
-/**
- * Whether another volume of the pod is recorded under the same path: its files are not those of
- * this one.
- */
+/** Whether another volume of the pod is recorded under the same path, with different files. */
 function sharesPath(backup: PodVolumeBackup, { spec }: Pod): boolean {
   const own = volumeNameOf(backup);
   return (spec.volumes ?? []).some(
@@ -242,7 +238,7 @@ function sharesPath(backup: PodVolumeBackup, { spec }: Pod): boolean {
 
 const isCompleted = ({ status }: PodVolumeBackup): boolean => status?.phase === 'Completed';
 
-/** Another backup into the same repository. */
+/** A different backup into the same repository. */
 const isSibling = (other: PodVolumeBackup, { metadata, spec }: PodVolumeBackup): boolean =>
   other.metadata.uid !== metadata.uid &&
   other.spec.backupStorageLocation === spec.backupStorageLocation &&

@@ -2,8 +2,8 @@ import type { Cache } from '../kube/index.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf } from './movement.ts';
 
 /**
- * How many CRs are in which phase, and how many are being exposed: kept with every change, since
- * they may be thousands.
+ * Number of CRs in each phase, and of CRs being exposed. Updated with every change, because there
+ * may be thousands.
  */
 export class Counts {
   readonly #phases = new Map<string, number>();
@@ -20,7 +20,7 @@ export class Counts {
     return this.#exposing;
   }
 
-  /** Only phases that some CR is in. */
+  /** Only phases with at least one CR. */
   get phases(): ReadonlyMap<string, number> {
     return this.#phases;
   }

@@ -50,56 +50,53 @@ export interface DataMoverOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly node: string;
-  /** Of the CR. */
+  /** Name of the CR. */
   readonly name: string;
   readonly volumePath: string;
   readonly isBlock: boolean;
-  /** Whether its agent asks for a restore in place: it and the CR have to agree. */
+  /** Whether the agent asks for a restore in place. The CR must agree. */
   readonly isInPlace?: boolean;
-  /** How long the repository may take to be made ready. */
+  /** Time limit for the repository to become ready. */
   readonly resourceTimeoutMs: number;
   readonly progressIntervalMs: number;
   readonly stallMs: number;
-  /** How to move; those of the storage are the affair of {@link openRepository}. */
+  /** Settings of the move. {@link openRepository} has the settings of the storage. */
   readonly settings: Pick<
     MoverSettings,
     'compression' | 'parallelFilesUpload' | 'ignoreUnreadable'
   >;
   readonly terminationLog: string;
-  /**
-   * UID of this process's pod: the CR names the one that may write. Undefined where nobody tells
-   * it.
-   */
+  /** UID of this process's pod, compared with the mover that the CR names. Undefined if not set. */
   readonly podUid: string | undefined;
-  /** When the volume of a backup was taken, where it is a snapshot's: RFC 3339. */
+  /** RFC 3339 time of the snapshot that a backup reads; undefined without a snapshot. */
   readonly frozenAt: string | undefined;
-  /** Rules for paths that stay out of a backup, as its agent encodes them. */
+  /** Rules for paths to exclude from a backup, as encoded by the agent. */
   readonly excludes?: string | undefined;
-  /** A restore that cannot read its CR for so long stops. */
+  /** A restore stops after this long without reading its CR. */
   readonly fenceMs: number;
-  /** Ends the process at once, whatever its threads do. */
+  /** Ends the process at once, even if threads are busy. */
   readonly endNow: (code: number) => void;
-  /** For credentials. */
+  /** For credential files. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ repository: Repository } & AsyncDisposable>;
   /**
-   * Does of {@link openRepository} what writes nothing and is kept in memory, so that it takes less
-   * time. May fail.
+   * Does the part of {@link openRepository} that writes nothing, and keeps it in memory. Makes the
+   * later call faster. May fail.
    */
   readonly prepareRepository: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
-  /** Aborted when the process is told to end. */
+  /** Aborted when the process is asked to end. */
   readonly signal: AbortSignal;
 }
 
-/** Kubernetes keeps no more of a termination message. */
+/** Kubernetes keeps at most this much of a termination message. */
 const TERMINATION_BYTES_MAX = 4096;
 const CANCELED = 'data path is canceled';
 /**
- * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it
- * went by Events and the termination message, in the words that Velero's node-agent reads
+ * Entry point of a hosting pod: waits until its CR is in progress, then moves the volume. Reports
+ * by Events and the termination message, in the words that Velero's node-agent reads
  * (pkg/datamover, pkg/podvolume, pkg/cmd/cli). Resolves with the exit code.
  */
 export async function runDataMover(options: DataMoverOptions): Promise<number> {
@@ -121,8 +118,8 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
     message = `Failed to run data path service for ${MOVED[kind].title} ${name}: ${messageOf(error)}`;
     logger.error({ error: messageOf(error) }, 'the data mover failed');
   }
-  // Before the Events, which wait for the API server: a pod that is ended meanwhile has said how it
-  // went.
+  // Written before the Events, which wait for the API server. If the pod is killed meanwhile, its
+  // result is already recorded.
   try {
     writeFileSync(options.terminationLog, clipped(message));
   } catch (error) {
@@ -133,7 +130,7 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
   return exitCode;
 }
 
-/** The end is what is matched on: `data path is canceled`. */
+/** Cuts at the end. Agents look for the suffix `data path is canceled`. */
 function clipped(message: string): string {
   const bytes = Buffer.from(message);
   if (bytes.length <= TERMINATION_BYTES_MAX) return message;
@@ -161,7 +158,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
     {
       ...options,
       resource,
-      // Two that read one snapshot do no harm: a backup goes on as long as no other one is named.
+      // Two movers may read one snapshot, so a backup continues until another mover is named.
       fenceMs: direction === 'backup' ? Infinity : options.fenceMs,
       signal: done.signal,
     },
@@ -204,8 +201,8 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
 }
 
 /**
- * Another mover may write to the volume from now on: not one more byte from this one, so that
- * nothing is waited for.
+ * From now on a different mover may write to the volume. This process must not write one more byte,
+ * so it waits for nothing.
  */
 function stopFenced(
   { kind, name, logger, terminationLog, endNow }: DataMoverOptions,
@@ -227,8 +224,7 @@ interface Move {
   readonly ahead: Ahead | undefined;
   readonly signal: AbortSignal;
   /**
-   * Not one more byte is written: orders have no meaning any more, and its agent may end the CR at
-   * once.
+   * Called when all data is written. Orders no longer matter, and the agent may end the CR at once.
    */
   readonly onMoved: () => void;
 }
@@ -281,7 +277,7 @@ async function moveVolume(move: Move): Promise<object> {
   }
 }
 
-/** Where the repository of a CR's volume is, as the API server has it. */
+/** Location of the repository of a CR's volume, for the API server. */
 function queryOf(
   { client, namespace, kind }: DataMoverOptions,
   movement: Movement,
@@ -318,7 +314,7 @@ async function openFor({
     let known = await ahead?.take(query);
     const load = (): Promise<[RepositoryAccess, unknown]> => {
       const access = known ?? loadAccess(options, movement, signal);
-      // Time passes until it is tried again.
+      // A retry comes later, so it loads again.
       known = undefined;
       return Promise.all([access, ensureBackupRepository(query, timeoutMs)]);
     };
@@ -334,10 +330,7 @@ async function openFor({
   }
 }
 
-/**
- * With the password that there is now, where the one that was read before the repository was ready
- * is not the right one any more.
- */
+/** Retries with the current password if the password was read too early and has changed. */
 async function openWith(
   access: RepositoryAccess,
   options: DataMoverOptions,
@@ -354,7 +347,7 @@ async function openWith(
   }
 }
 
-/** Kubernetes cuts nothing, and refuses more than 1024 characters in an Event of its newer API. */
+/** Events are not cut: the newer Event API rejects notes of more than 1024 characters. */
 const EVENT_CHARS_MAX = 1000;
 
 interface Reporting {

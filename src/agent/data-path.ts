@@ -15,33 +15,33 @@ export interface DataPathOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly onProgress: (progress: MoverProgress) => void;
-  /** A mover says that it is done. */
+  /** Called when a mover reports that it is done. */
   readonly onDone?: () => void;
-  /** Bytes that came since it was called last. */
+  /** Bytes moved since the last call. */
   readonly onMoved?: (bytes: number) => void;
-  /** After so long without a word the server is asked anew. */
+  /** A watch silent for this long is restarted. */
   readonly silenceMs?: number;
 }
 
 const PAUSE_MS = 1000;
-/** Each pause is twice as long while the server does not answer. */
+/** Longest pause between tries while the server does not answer. The pause doubles each time. */
 const PAUSE_MS_MAX = 8000;
 /**
- * Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody
- * hears it.
+ * Movers report every few seconds. An undetected hanging watch would make a live mover look
+ * stalled.
  */
 const SILENCE_MS = 150_000;
 const TICK_MS = 5000;
-/** Movers of one CR whose word is kept; they are started again three times. */
+/** Movers of one CR whose results are kept. A mover is restarted three times. */
 const RESULTS_MAX = 8;
 /**
- * Where so much passed between two ticks the process stood still, or its node did: nothing could be
- * heard.
+ * A longer gap between two ticks means that the process or its node was suspended and received
+ * nothing.
  */
 const STOOD_STILL_MS = 30_000;
 
 /**
- * What a data mover tells of itself by Events on its CR while it runs (Velero:
+ * Progress and results that a data mover reports by Events on its CR (Velero:
  * pkg/datapath/micro_service_watcher.go).
  */
 export class DataPath {
@@ -49,9 +49,11 @@ export class DataPath {
   readonly #abort = new AbortController();
   readonly #uid: string;
   #lastText = '';
-  /** Of its Events by name: those of movers before it stay, and each list brings them again. */
+  /**
+   * Resource versions of Events by name. Events of earlier movers stay, and each list returns them.
+   */
   readonly #versions = new Map<string, string>();
-  /** By UID of the mover's pod. */
+  /** Results by UID of the mover's pod. */
   readonly #results = new Map<string, MoverResult>();
   #movedMs = performance.now();
   #heardMs = performance.now();
@@ -63,7 +65,7 @@ export class DataPath {
 
   constructor(movement: Movement, options: DataPathOptions) {
     this.#uid = movement.metadata.uid;
-    // What its CR says was counted by the agent that wrote it.
+    // The agent that wrote this progress has counted these bytes.
     this.#doneBytes = movement.status?.progress?.bytesDone ?? 0;
     this.#options = options;
     this.#ticks = setInterval(() => this.#tick(), TICK_MS);
@@ -72,26 +74,25 @@ export class DataPath {
   }
 
   /**
-   * Milliseconds since the mover last told of itself, counted only while the pod runs and could be
-   * heard. One that tells the same again lives: how long nothing may move is its own affair, which
-   * knows what it waits for.
+   * Milliseconds since the mover last reported. Counted only while its pod runs and the API server
+   * is reachable. A report without progress counts as life: the mover has its own limit for stalls.
    */
   get stalledMs(): number {
     if (!this.#isRunning) return 0;
-    // It may be asked first of all when the process goes on.
+    // After a suspension this may be called before the first tick.
     this.#tick();
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
   }
 
   /**
-   * The most that was ever told: a mover that is started again begins anew, and what it does twice
-   * counts once.
+   * The highest number ever reported. A restarted mover begins at zero, and repeated work counts
+   * once.
    */
   get doneBytes(): number {
     return this.#doneBytes;
   }
 
-  /** What the mover in this pod said when it was done; undefined as long as it has not. */
+  /** The result reported by the mover in this pod; undefined until it is done. */
   resultOf(podUid: string): MoverResult | undefined {
     return this.#results.get(podUid);
   }
@@ -138,7 +139,7 @@ export class DataPath {
           logger.debug({ error: messageOf(error) }, "watch of the data mover's events ended");
         }
       }
-      // Also after a watch that ended well: behind some proxies each ends at once.
+      // Also after a watch that ended normally: behind some proxies each watch ends at once.
       const limits = { firstMs: 2 * PAUSE_MS, maxMs: PAUSE_MS_MAX, jitter: 0.5 };
       const pauseMs = failures === 0 ? PAUSE_MS : backoffMs(failures, limits);
       await sleep(pauseMs, undefined, { signal }).catch(() => undefined);
@@ -163,7 +164,7 @@ export class DataPath {
     }
   }
 
-  /** While the API server was away the mover may have moved: that time does not count. */
+  /** The mover may have moved data during an outage, so that time does not count as stalled. */
   #hear(): void {
     const nowMs = performance.now();
     if (this.#isDeaf) this.#movedMs = Math.min(nowMs, this.#movedMs + nowMs - this.#heardMs);
@@ -199,7 +200,7 @@ export class DataPath {
     if (message === this.#lastText) return;
     this.#lastText = message;
     const { totalBytes = 0, doneBytes = 0 } = parseProgress(message);
-    // Whoever may write Events may write anything into them.
+    // Anyone who may write Events can write any number into them.
     if (Number.isSafeInteger(doneBytes) && doneBytes > this.#doneBytes) {
       const movedBytes = doneBytes - this.#doneBytes;
       this.#doneBytes = doneBytes;

@@ -15,18 +15,18 @@ export interface DataPathsOptions<M extends Movement> {
   readonly memory: Memory<M>;
   readonly metrics: AgentMetrics;
   readonly direction: Direction<M>;
-  /** Looks at the key again, soon. */
+  /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
 
 /**
- * Every agent of the cluster hears of every write: what moves for long is written of less often, so
- * that a tenth of its time passes at most between two looks at it.
+ * Pauses between progress writes, because every agent of the cluster receives each write. The pause
+ * grows to a tenth of the running time, at most {@link WRITE_MS_MAX}.
  */
 const WRITE_MS = 1000;
 const WRITE_MS_MAX = 10_000;
 
-/** The data paths that this agent watches; their progress goes onto the CRs, at a bounded rate. */
+/** The data paths that this agent watches. Writes their progress to the CRs, at a bounded rate. */
 export class DataPaths<M extends Movement> {
   readonly #options: DataPathsOptions<M>;
 
@@ -34,7 +34,7 @@ export class DataPaths<M extends Movement> {
     this.#options = options;
   }
 
-  /** Watches it from the first call on. */
+  /** Starts to watch the data path at the first call. */
   of(movement: M): DataPath {
     const { uid } = movement.metadata;
     const record = this.#options.memory.of(uid);
@@ -62,12 +62,12 @@ export class DataPaths<M extends Movement> {
     return path;
   }
 
-  /** What the mover in this pod said when it was done, as far as its data path is watched. */
+  /** Result of the mover in this pod; undefined if the data path is not watched or not done. */
   resultOf({ metadata }: M, podUid: string): MoverResult | undefined {
     return this.#options.memory.get(metadata.uid)?.dataPath?.path.resultOf(podUid);
   }
 
-  /** Of the whole volume, the bytes that do not count as moved yet. */
+  /** Bytes of the whole volume that do not count as moved yet. */
   restOf({ metadata, status }: M, totalBytes: number): number {
     const watched = this.#options.memory.get(metadata.uid)?.dataPath;
     const counted = watched?.path.doneBytes ?? status?.progress?.bytesDone ?? 0;
@@ -80,7 +80,7 @@ export class DataPaths<M extends Movement> {
     if (record) record.dataPath = undefined;
   }
 
-  /** The latest only, never going back. */
+  /** Writes the latest progress, which never decreases. */
   async #write(movement: M, entry: WatchedPath): Promise<void> {
     const { latest } = entry;
     if (!latest) return;

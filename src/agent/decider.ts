@@ -39,7 +39,7 @@ import type { Memory } from './tracked.ts';
 import { toldResultOf } from './told-result.ts';
 import type { Turns } from './turns.ts';
 
-/** What was read of a CR's surroundings for the decision that is being made. */
+/** The facts read for the current decision on a CR. */
 interface Read<M> {
   pod: PodFact;
   latest: M | 'unread' | 'gone';
@@ -51,11 +51,11 @@ interface Read<M> {
 }
 
 /**
- * How often it is asked whether what a CR moves is still there: its mover looks too, at the end.
- * Our choice.
+ * How often to check that the source or target of a move still exists. The mover checks too, at its
+ * end. Our choice.
  */
 const LOST_EVERY_MS = 30_000;
-/** Agents of other nodes leave it so long to the one that has the volume. */
+/** Agents of other nodes wait this long, so that the node with the volume goes first. */
 const HOME_FIRST_MS = 5000;
 
 export interface DeciderSettings {
@@ -86,18 +86,15 @@ export interface DeciderOptions<M extends Movement> {
   readonly exposures: Exposures<M>;
   readonly dataPaths: DataPaths<M>;
   readonly takeover: Takeover<M>;
-  /** How long the API server has been heard, and has taken writes. */
+  /** How long the API server has been reachable and accepting writes. */
   readonly heardMs: () => number;
 }
 
-/** The pod is removed with it. */
+/** Actions that end the CR or remove its pod. */
 const isLast = ({ do: what }: Action): boolean =>
   ['complete', 'fail', 'failDiagnosed', 'killPod', 'dropPod'].includes(what);
 
-/**
- * Gathers what the decision upon a CR is made of. The decisions themselves are pure functions in
- * `phases/`.
- */
+/** Gathers the facts for a decision on a CR. The decisions are pure functions in `phases/`. */
 export class Decider<M extends Movement> {
   readonly #options: DeciderOptions<M>;
 
@@ -105,7 +102,7 @@ export class Decider<M extends Movement> {
     this.#options = options;
   }
 
-  /** Reads only what the decision asks for: most are made of what the watches have told. */
+  /** Reads only the facts that the decision needs. Most decisions need only the watches. */
   async decide(movement: M, signal: AbortSignal): Promise<Exclude<Action, { do: 'read' }>> {
     const read: Read<M> = {
       pod: this.localPod(movement) ?? 'unread',
@@ -116,14 +113,14 @@ export class Decider<M extends Movement> {
       seenDone: this.#options.direction.isSeenDone ? 'unread' : false,
       told: 'unread',
     };
-    // A pod here that has ended may have been replaced long before the watch tells.
+    // A pod that has ended may have been replaced long before the watch delivers it.
     if (typeof read.pod === 'object' && isOver(read.pod)) read.pod = 'unread';
     let isPodLatest = false;
     for (;;) {
       const action = this.#decideUpon(movement, read);
       if (action.do !== 'read') {
-        // Its pod goes next, and may not have ended: its mover has told of the end by an Event, or
-        // hangs.
+        // The pod is deleted next, perhaps while it runs. Its mover reported the end by an Event,
+        // or hangs.
         const { pod } = read;
         if (isLast(action) && typeof pod === 'object' && isRunning(pod) && isMoving(movement)) {
           await this.#copyLog(movement, pod);
@@ -143,7 +140,7 @@ export class Decider<M extends Movement> {
           break;
         case 'lost':
           read.lost = await this.#readLost(movement, signal);
-          // Its mover may have been done before that, and the watch be behind.
+          // The mover may have finished earlier, and the watch may be late.
           if (read.lost && !isPodLatest) read.pod = 'unread';
           break;
         case 'seenDone':
@@ -195,7 +192,7 @@ export class Decider<M extends Movement> {
     const { uid } = movement.metadata;
     const { pod } = read;
     const local = this.localPod(movement);
-    // It has found room; should it need some again, that is another time.
+    // The pod found room. A later lack of room counts from zero.
     if (isRunning(local)) this.#options.turns.reset(uid, 'noRoom');
     const exposure = this.#options.exposures.stateOf(uid);
     const podAgeMs = Math.min(this.#podAgeMs(uid, pod), this.#options.exposures.madeMs(uid));
@@ -220,7 +217,7 @@ export class Decider<M extends Movement> {
           problem: direction.problemOf(movement),
           isQueueFull:
             (prepareQueueLength > 0 && exposingCount() >= prepareQueueLength) ||
-            // Those of pods have places of their own: which node they go to is not to be chosen.
+            // CRs of pod volumes have their own places, because their node is fixed.
             (!isPodVolume(movement) && backlog.isFull()),
           hasPlace: this.#options.exposures.hasPlace(movement),
           looksFirst: isPodVolume(movement),
@@ -270,7 +267,7 @@ export class Decider<M extends Movement> {
     if (typeof pod !== 'object') return 0;
     const { creationTimestamp, uid: podUid } = pod.metadata;
     const record = this.#options.memory.of(uid);
-    // One that was there before is seen before anything is made here.
+    // A pod that existed before is seen before this process makes one.
     const madeMs = record.exposure && performance.now() - record.exposure.sinceMs;
     const { clock } = this.#options;
     record.podSeen = sightingOf(record.podSeen, podUid, clock, creationTimestamp, madeMs);
@@ -284,28 +281,27 @@ export class Decider<M extends Movement> {
     return ageMsOf(record.claimSeen);
   }
 
-  /** Watches the data path of a CR of ours. Milliseconds since something last moved. */
+  /** Watches the data path of this agent's CR. Returns the milliseconds since data last moved. */
   #stalledMs(movement: M, pod: PodFact): number {
     const { slots, settings, direction } = this.#options;
     if (moverNodeOf(movement) !== settings.node) return 0;
     slots.acquireAnyway(movement.metadata.uid);
     if (pod === 'unread' || direction.isCompleting(movement)) return 0;
     const path = this.#options.dataPaths.of(movement);
-    // One that is not named waits for its agent, which may wait for the API server to take the
-    // name.
+    // An unnamed mover waits for its agent, and the agent may wait for the API server.
     const mover = moverOf(movement);
     const isNamed = typeof pod === 'object' && (!mover || mover.pod === pod.metadata.uid);
     path.podIsRunning(isNamed && isRunning(pod));
     return path.stalledMs;
   }
 
-  /** Of the mover that may write: another one may have moved what is not there any more. */
+  /** The result of the named mover only. Data that an earlier mover moved may be lost by now. */
   #toldBy(mover: NamedMover | undefined, movement: M, { told }: Read<M>): ToldFact {
     if (!mover || mover.pod === '') return undefined;
     return this.#options.dataPaths.resultOf(movement, mover.pod) ?? told;
   }
 
-  /** By the API server: the watch may be behind, or have begun just now. */
+  /** Read from the API server, because the watch may be late or new. */
   async #readTold(movement: M, signal: AbortSignal): Promise<MoverResult | undefined> {
     const { namespace, uid } = movement.metadata;
     const scope = { namespace, fieldSelector: `involvedObject.uid=${uid}` };
@@ -319,9 +315,9 @@ export class Decider<M extends Movement> {
   }
 
   /**
-   * A mover that could not ask has stopped by then; it may have asked last when the agent wrote
-   * that none may write. Counted from when this process saw that: the API server's clock may have
-   * been set meanwhile.
+   * Milliseconds until an unreachable mover has certainly stopped itself. Its last contact may be
+   * as late as the write that took the name away. Counted from when this process saw that write,
+   * because the API server's clock may be set.
    */
   #fenceInMs(movement: M): number {
     const mover = moverOf(movement);
@@ -340,18 +336,18 @@ export class Decider<M extends Movement> {
     return (await this.#options.direction.isSeenDone?.(movement, signal)) === true;
   }
 
-  /** What is known of the process of a pod that is gone. */
+  /** Whether the process of a vanished pod has ended. */
   async #readWriter(movement: M, signal: AbortSignal): Promise<WriterFact> {
     const { endedPod } = this.#options.memory.of(movement.metadata.uid);
     const mover = moverOf(movement);
     if (!mover || mover.lastPod === endedPod) return 'ended';
-    // Its pod was seen, and had ended: that of one that was gone already has no UID there.
+    // The pod was seen after its end. The annotation has no UID if the pod had already vanished.
     if (movement.metadata.annotations?.[RESTARTING] === mover.lastPod) return 'ended';
     const node = await this.#options.client.find(NODES, { name: mover.node }, { signal });
     return !node || isOutOfService(node) ? 'ended' : 'unknown';
   }
 
-  /** The hosting pod as the API has it: it may be on another node. */
+  /** The hosting pod from the API server; it may be on another node. */
   async #readPod(movement: M, signal: AbortSignal): Promise<PodFact> {
     const { namespace, name } = movement.metadata;
     const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });

@@ -16,14 +16,13 @@ import { fieldsOf, millisecondsSince } from './movement.ts';
 import { outcomeOf } from './outcome.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 
-/** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
+/** Velero's label on ConfigMaps that its deletion of a backup looks for. */
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 
 /**
- * What Velero's server needs to delete the snapshot of an upload together with its backup: a
- * ConfigMap in the form that its deletion lists. The server writes it only for movers of its own
- * name, and the data of all others would stay forever. Undefined where the server does it, or where
- * nothing tells the backup.
+ * The ConfigMap that lets Velero's server delete an upload's snapshot together with its backup. The
+ * server writes it only for its own data mover. Without it, data of other movers would stay
+ * forever. Undefined if the server writes it, or if the backup is unknown.
  */
 export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undefined {
   const { name, namespace = '', labels, uid, ownerReferences } = upload.metadata;
@@ -31,7 +30,7 @@ export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undef
   const backup = labels?.[BACKUP_NAME];
   const snapshotId = snapshotOf(upload);
   if (isBuiltInMover(datamover) || !backup || snapshotId === '') return undefined;
-  // It outlives the DataUpload, which somebody may delete by hand, and goes with the backup.
+  // Owned by the backup, because users may delete the DataUpload.
   const owner = ownerReferences?.find((reference) => reference.kind === 'Backup');
   return {
     metadata: {
@@ -57,8 +56,8 @@ export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undef
 }
 
 /**
- * Of one that is completed, or whose outcome is written: before that another agent may know of
- * another snapshot.
+ * Only for an upload that is completed or has a recorded outcome. Before that, another agent may
+ * record another snapshot.
  */
 function snapshotOf(upload: DataUpload): string {
   const outcome = outcomeOf(upload);
@@ -70,9 +69,9 @@ function snapshotOf(upload: DataUpload): string {
 }
 
 /**
- * Writes {@link deletionRecord} before the upload loses its finalizer, once or again after a crash.
- * A backup is not lost because its deletion could not be prepared: a refusal is logged. Throws what
- * passes, such as `KUBE_UNAVAILABLE`, and for some minutes a right that is missing.
+ * Writes {@link deletionRecord} before the finalizer is removed; may be repeated. Logs a refusal,
+ * because an undeletable backup is better than none. Throws passing errors such as
+ * `KUBE_UNAVAILABLE`, and a missing right during the first minutes.
  */
 export async function keepDeletionRecord(
   upload: DataUpload,
@@ -91,7 +90,7 @@ export async function keepDeletionRecord(
 
 function mayBeGiven(error: unknown, { status }: DataUpload, client: KubeClient): boolean {
   const time = status?.completionTimestamp;
-  // Nobody waits for it.
+  // Without a completion time there is no deadline, so do not wait for the right.
   if (!time || !isRightGone(error)) return false;
   return millisecondsSince(client.clock, time) < RIGHTS_MS;
 }
@@ -106,7 +105,7 @@ async function put(record: NewObject<ConfigMap>, client: KubeClient): Promise<vo
     const present = await client.find(CONFIG_MAPS, ref);
     if (present?.metadata.labels?.[SNAPSHOT_INFO] !== 'true') throw error;
     if (present.data?.snapshotID === record.data?.snapshotID) return;
-    // Of an earlier mover of the same upload.
+    // Written by an earlier mover of the same upload.
     await client.patch(CONFIG_MAPS, ref, { data: record.data });
   }
 }

@@ -34,9 +34,7 @@ export interface EndingOptions<M extends Movement> {
   readonly roster: Roster;
   readonly turns: Turns<M>;
   readonly prepareTimeoutMs: number;
-  /**
-   * Milliseconds since this agent heard the API server again, after it was away or took no writes.
-   */
+  /** Milliseconds since the API server was reachable and accepting writes again. */
   readonly heardMs: () => number;
   readonly metrics: AgentMetrics;
   readonly recorder: EventRecorder;
@@ -50,10 +48,7 @@ const AGAIN_FIRST_MS = 2000;
 const AGAIN_MS = 30_000;
 const VANISHED_TRIES_MAX = 60;
 
-/**
- * How DataUploads and DataDownloads end: what was made for them goes, and the final phase is
- * written, once.
- */
+/** How CRs end: deletes the objects made for a CR and writes the final phase, once. */
 export class Ending<M extends Movement> {
   readonly #options: EndingOptions<M>;
 
@@ -61,13 +56,13 @@ export class Ending<M extends Movement> {
     this.#options = options;
   }
 
-  /** The mover is done: the last step, then `Completed`. */
+  /** The mover is done: runs the last step, then sets `Completed`. */
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
     const { direction, writer, recorder, metrics, clock, logger, dataPaths, turns } = this.#options;
     const { uid } = movement.metadata;
-    // Another agent may have it by now, and would be disturbed. The last step of others touches
-    // nothing; but a mover that did not say how much it moved has said it before, and the watch may
-    // not have told of that yet.
+    // The last step of a download moves volumes, so check that no other agent owns the CR by now.
+    // The last step of other directions changes nothing. If the result has no size, read the latest
+    // CR: the size may be in its progress, and the watch may be late.
     if (direction.name === 'download' || result.totalBytes === undefined) {
       const current = await writer.latest(movement);
       if (!current || !isSameStage(current, movement)) return;
@@ -76,7 +71,7 @@ export class Ending<M extends Movement> {
     try {
       fields = await direction.complete(movement, result, contextOf(movement, signal));
     } catch (error) {
-      // What was restored, perhaps for days, would go with the failure.
+      // A failure would delete the restored data, perhaps the work of days.
       const mayBeGiven = isRightGone(error) && turns.sinceMs(uid, 'refused') < RIGHTS_MS;
       if (isPassing(error) || mayBeGiven || (await this.#isCutShort(movement, error))) throw error;
       await this.fail(movement, messageOf(error));
@@ -103,7 +98,7 @@ export class Ending<M extends Movement> {
     recorder.record(done, 'Completed', `${total} bytes moved in ${Math.round(ms / 1000)} s`);
   }
 
-  /** There was nothing to move. */
+  /** Completes a CR that has nothing to move. */
   async completeAs(movement: M, { doneBy, totalBytes }: DoneBefore): Promise<void> {
     const { direction, recorder, logger } = this.#options;
     const progress = totalBytes > 0 ? { totalBytes, bytesDone: totalBytes } : {};
@@ -114,16 +109,15 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Others may not have been able to do what was waited for: whether the API server takes writes by
-   * now, one tells.
+   * Whether the timeout is the fault of a recent outage, which also delayed other components. Only
+   * a write shows whether the API server accepts writes again.
    */
   async #isCutShort(movement: M, error: unknown): Promise<boolean> {
     if (!isCode(error, 'WAIT_TIMEOUT')) return false;
     const { writer, turns, prepareTimeoutMs, heardMs } = this.#options;
     const { uid } = movement.metadata;
     const lateMs = turns.sinceMs(uid, 'timedOut');
-    // The step notes things on the CR, so that it is not as it was seen; others may have ended it
-    // meanwhile.
+    // The step itself writes notes on the CR, so read it again. By then, it may have ended.
     const current = writer.current(movement.metadata);
     if (current?.metadata.uid !== uid || !isSameStage(current, movement)) return false;
     if (writer.isRefusing) await writer.touch(current);
@@ -142,10 +136,10 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Success is reported at once. Otherwise clean-up comes first, so that nothing of ours writes or
-   * is left once the phase is final; only a mover on a node that does not answer may write until
-   * its fence stops it. The finalizer stays until all is gone for certain. Undefined when it is not
-   * as it was seen any more: it has moved on, or is gone.
+   * Success is reported at once. Otherwise clean-up comes first, so that the final phase leaves no
+   * writers or objects. Exception: a mover on an unreachable node may write until its fence stops
+   * it. The finalizer stays until everything is certainly deleted. Returns undefined if the CR has
+   * moved on or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
     const { direction, node, writer, metrics, logger } = this.#options;
@@ -153,22 +147,22 @@ export class Ending<M extends Movement> {
     this.#options.exposures.abort(uid);
     this.#options.exposures.withdraw(uid);
     this.#options.dataPaths.drop(uid);
-    // Nothing is made for what nobody has claimed. Both hold as long as nobody writes, which the
-    // next write makes sure of.
+    // An unclaimed CR has no objects yet, and neither has a CR marked as bare. The next write
+    // checks that the CR is still at this stage.
     const isBare =
       phaseOf(movement) === 'New' ||
       (ownerOf(movement) === node && this.#options.memory.get(uid)?.isBare === true);
     const volumes = isBare ? [] : await direction.volumesOf(movement);
     let outcome: Outcome = { phase, status };
-    // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
+    // Also fetches the notes of exposers on the CR, because the watch may be late.
     const noted = await writer.update(movement, (copy) => {
-      // What was seen is old when it has moved on, and somebody else's when it has another owner.
+      // Stop if the CR has moved on or has another owner.
       if (isFinal(copy) || !isSameStage(copy, movement)) return false;
-      // Whoever said first how it ended is right: what was moved is moved.
+      // The first recorded outcome wins: moved data is moved.
       outcome = outcomeOf(copy) ?? outcome;
       if (outcome.phase === 'Completed') writer.setFinal(copy, outcome);
       else setOutcome(copy, outcome);
-      // What an earlier try noted may have no claim any more.
+      // Volumes noted by an earlier attempt may have no claim any more.
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
@@ -178,8 +172,8 @@ export class Ending<M extends Movement> {
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
-    // What was told first comes back by the watch, to be cleaned up after, and so does what could
-    // not be cleaned up: another try would keep others from their end for as long again.
+    // If the final phase was reported before clean-up, the watch brings the CR back for it. The
+    // same goes for a failed clean-up: a second try here would delay other CRs.
     if (this.#options.memory.get(uid)?.isClean === true) await this.finalize(ended);
     return ended;
   }
@@ -191,7 +185,7 @@ export class Ending<M extends Movement> {
     return writer.finish(noted, outcome, { isClean });
   }
 
-  /** Of a final CR: what may be left of it goes, then the finalizer. */
+  /** For a CR in a final phase: deletes remaining objects, then the finalizer. */
   async finalize(movement: M): Promise<Result | undefined> {
     const { node, roster, direction, turns, writer } = this.#options;
     const { uid } = movement.metadata;
@@ -202,8 +196,7 @@ export class Ending<M extends Movement> {
     if (record) record.late = undefined;
     if (late) void late.then(() => this.#dropLate(movement));
     if (!hasFinalizer(movement)) {
-      // While the watch is behind, what was written is still needed: else all would be cleaned up
-      // once more.
+      // If the watch is late, keep the written version. Otherwise the clean-up would run twice.
       if (memory.get(uid)?.written === undefined) memory.forget(uid);
       return undefined;
     }
@@ -225,8 +218,8 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Another agent has ended it while this one stood still in the midst of making something for it,
-   * which that one could not see: what came of that goes, and nobody else knows of it.
+   * The CR was ended by another agent while this agent hung in the middle of creating objects. Only
+   * this agent knows the late objects, so it deletes them.
    */
   async #dropLate(movement: M): Promise<void> {
     const { direction } = this.#options;
@@ -237,8 +230,8 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Somebody took its finalizer off: places are free again, and what was made for it has nobody
-   * else to remove it.
+   * A user removed the finalizer. Frees its places and deletes its objects, because no other agent
+   * will.
    */
   async vanished(movement: M): Promise<void> {
     const { node, direction, logger } = this.#options;
@@ -247,7 +240,7 @@ export class Ending<M extends Movement> {
     this.#options.memory.forget(uid);
     if (!isOurs) return;
     logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was under way`);
-    // Nobody else will come back to it.
+    // This CR is never reconciled again, so retry here.
     for (let tries = 1; !(await direction.cleanUp(movement).catch(() => false)); tries++) {
       if (tries >= VANISHED_TRIES_MAX) return;
       await sleep(AGAIN_MS, undefined, { ref: false });

@@ -57,17 +57,14 @@ export interface ExecutorOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
-/**
- * What came of an action: the CR as it is now, to be decided upon again, or when to look at it
- * next.
- */
+/** Outcome of an action: the changed CR, to decide on again, or the time of the next reconcile. */
 export type Step<M> = { readonly again: M } | { readonly result: Result | undefined };
 type Doable = Exclude<Action, { do: 'read' }>;
 
 const CONSTRAINED_MS = 5000;
 /**
- * A volume goes before those that came earlier by a multiple of the time that it may take: the
- * small ones that are left at the end let all nodes end at about the same time, and none waits
+ * A larger volume goes first, ahead of volumes that came earlier, in proportion to its size. The
+ * small volumes left for the end let all nodes finish at about the same time. No volume waits
  * forever.
  */
 const AHEAD_BYTES_PER_MS = 5_000;
@@ -75,16 +72,14 @@ const STOPPING_MS = 100;
 const done = { result: undefined } as const;
 const later = (requeueAfterMs: number): { result: Result } => ({ result: { requeueAfterMs } });
 
-/** `node`: this agent's, which may look after the pod of another node whose agent is away. */
+/** `node` is this agent's. The pod may be on another node if that node's agent is away. */
 const moverIn = (pod: Pod, node: string): Parameters<typeof nameMover>[1] => ({
   pod: pod.metadata.uid,
   node: pod.spec.nodeName ?? node,
   fenceMs: fenceMsOf(pod),
 });
 
-/**
- * Carries out what was decided. Each write is on top of the version that the decision was made on.
- */
+/** Carries out decisions. Each write is based on the version that the decision used. */
 export class Executor<M extends Movement> {
   readonly #options: ExecutorOptions<M>;
 
@@ -108,7 +103,7 @@ export class Executor<M extends Movement> {
             isTakenOver: claimantOf(movement) !== this.#options.node,
           });
           this.#options.dataPaths.drop(uid);
-          // This agent had taken it over, and its own agent is back.
+          // This agent had taken the CR over, and the CR's own agent is back.
           this.#options.slots.release(uid);
         }
         return { result: await takeover.watchOver(movement) };
@@ -166,8 +161,8 @@ export class Executor<M extends Movement> {
         if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, () => ending.fail(movement, action.message));
       case 'failDiagnosed':
-        // The first write that is taken must not say that there was no time, of which there was
-        // none while none was taken.
+        // While the API server refuses writes, the CR could not progress. Do not report a timeout
+        // in the first accepted write.
         if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, async () =>
           ending.fail(movement, action.message + (await direction.diagnose(movement))),
@@ -175,7 +170,7 @@ export class Executor<M extends Movement> {
     }
   }
 
-  /** Volumes may take minutes to change hands, or to go. */
+  /** Handing over or deleting a volume may take minutes. */
   #end({ metadata }: M, task: () => Promise<unknown>): Step<M> {
     const result = this.#options.beside.start(keyOf(metadata), async () => {
       await task();
@@ -184,7 +179,7 @@ export class Executor<M extends Movement> {
     return { result };
   }
 
-  /** Another agent wrote first: the watch will deliver what it wrote. */
+  /** Undefined means that another agent wrote first. The watch will deliver its version. */
   #written(movement: M | undefined): Step<M> {
     if (movement) return { again: movement };
     this.#options.metrics.conflict(this.#options.direction.name);
@@ -224,7 +219,7 @@ export class Executor<M extends Movement> {
     exposures.start(movement, (context) => direction.expose(movement, context));
   }
 
-  /** By the agent on the pod's node, which looks after the CR from here on. */
+  /** Called by the agent on the pod's node, which owns the CR from now on. */
   async #setPrepared(movement: M): Promise<Step<M>> {
     const { node, direction, logger, metrics, clock } = this.#options;
     const prepared = await this.#options.writer.exclusive(movement, (copy) => {
@@ -286,7 +281,7 @@ export class Executor<M extends Movement> {
       removeLabel(copy);
     });
     if (!started) {
-      // An earlier try may have been written, and only its answer was lost: its mover runs.
+      // An earlier write may have succeeded although its answer was lost. Its mover runs then.
       const current = await this.#options.writer.latest(movement);
       if (!current || !isMoving(current) || moverNodeOf(current) !== node) {
         slots.release(uid);
@@ -310,7 +305,7 @@ export class Executor<M extends Movement> {
     return this.#written(canceling);
   }
 
-  /** A mover that died; unless its end was another one, and the watch is behind. */
+  /** Counts a dead mover, unless the CR has changed and the watch is late. */
   async #countDeath(movement: M, pod: Pod | undefined, reason: string): Promise<Step<M>> {
     const changed = await this.#changed(movement);
     if (changed) return changed;
@@ -331,9 +326,7 @@ export class Executor<M extends Movement> {
     return later(LOOK_MS);
   }
 
-  /**
-   * What it is by now may ask for something else than what was decided: a cancel, the last step.
-   */
+  /** The current version may need another decision, such as a cancel or the last step. */
   async #changed(movement: M): Promise<Step<M> | undefined> {
     const current = await this.#options.writer.latest(movement);
     if (!current) return done;
@@ -350,10 +343,7 @@ export class Executor<M extends Movement> {
     return this.#written(taken);
   }
 
-  /**
-   * As the API server has it now: the watch may tell for minutes of a pod that has a successor by
-   * then.
-   */
+  /** Reads the API server, because the watch may show a replaced pod for minutes. */
   async #isThere({ metadata }: Pod): Promise<boolean> {
     const now = await this.#options.client.find(PODS, metadata);
     return now?.metadata.uid === metadata.uid && !now.metadata.deletionTimestamp && isRunning(now);
@@ -368,7 +358,7 @@ export class Executor<M extends Movement> {
     return this.#written(named);
   }
 
-  /** Said once, where its users look. */
+  /** Reported once, in the status and as an Event. */
   async #waitForWriter(movement: M, message: string, ms: number): Promise<Step<M>> {
     const { writer, recorder, logger } = this.#options;
     if (movement.status?.message !== message) {

@@ -7,30 +7,27 @@ import type { Exposure, ExposureState, Memory } from './tracked.ts';
 export interface ExposuresOptions<M extends Movement> {
   readonly slots: Slots;
   /**
-   * Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the
-   * scheduler places.
+   * Places for hosting pods whose node is fixed by the volume's pod. Undefined for kinds whose pods
+   * the scheduler places.
    */
   readonly hosted?: Slots | undefined;
   readonly memory: Memory<M>;
-  /** Looks at a CR again, soon. */
+  /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
 
-/**
- * Steps that are done already take no time when it is tried again: what is refused ends well before
- * this.
- */
+/** Refusals come well before this: on a retry, finished steps take no time. */
 const LIVED_MS = 60_000;
 
 /**
- * While the API server is away nothing is begun: so many in a row are answers, such as those of a
- * webhook that is down.
+ * Least number of failures in a row. Exposures do not start during an outage, so these failures are
+ * answers, for example of a broken webhook.
  */
 const FAILED_TIMES_MIN = 10;
 
 /**
- * Volumes that are being made available: beside the reconciler, since each waits for storage; so
- * many at once.
+ * Exposes volumes beside the reconciler, because each exposure waits for storage. Bounds how many
+ * run at once.
  */
 export class Exposures<M extends Movement> {
   readonly #options: ExposuresOptions<M>;
@@ -40,9 +37,9 @@ export class Exposures<M extends Movement> {
   }
 
   /**
-   * True when there is a place for it, which {@link start} uses; else the CR is looked at again
-   * once one is free. What is under way already goes on before anything is begun: behind all that
-   * is new it would wait for hours.
+   * Takes a place for {@link start}. If all are taken, returns false and reconciles the CR again
+   * once a place is free. Claimed CRs go before new ones: behind all new ones they would wait for
+   * hours.
    */
   tryAcquire(movement: M): boolean {
     const { metadata } = movement;
@@ -64,43 +61,43 @@ export class Exposures<M extends Movement> {
     return slots.hasRoom(uid) && hosted?.hasRoom(uid) !== false;
   }
 
-  /** Its pod is on this node until it ends, whoever claimed it. */
+  /** The hosting pod is on this node until the CR ends, whichever agent claimed it. */
   host({ metadata: { uid } }: M): void {
     this.#options.hosted?.acquireAnyway(uid);
   }
 
-  /** Looks at it again once there may be a place for it; those of lower order come first. */
+  /** Reconciles the CR again once a place may be free. Lower `order` goes first. */
   park({ metadata }: M, order: number): void {
     const { slots, hosted, enqueue } = this.#options;
     const line = hosted?.hasRoom(metadata.uid) === false ? hosted : slots;
     line.wait(metadata.uid, () => enqueue(keyOf(metadata)), order);
   }
 
-  /** It waits for something else, or for nothing any more; whether it stood in line. */
+  /** Leaves the queue. Returns whether the CR was in it. */
   leave(uid: string): boolean {
     const { slots, hosted } = this.#options;
     const stood = slots.leave(uid);
     return hosted?.leave(uid) === true || stood;
   }
 
-  /** One that was called for a free place has not taken it. */
+  /** Calls the next CR, because the called one did not take the free place. */
   callNext(): void {
     this.#options.slots.wake();
     this.#options.hosted?.wake();
   }
 
-  /** It ends: it may be first in line for a place that is free, and others want it. */
+  /** Leaves the queue at the end of the CR, and passes a free place on to the next. */
   withdraw(uid: string): void {
     this.#options.slots.withdraw(uid);
     this.#options.hosted?.withdraw(uid);
   }
 
-  /** This process claimed it: from here on it knows what is made for it. */
+  /** This process made the claim, so it knows all objects of the CR from now on. */
   claimed({ metadata: { uid } }: M): void {
     this.#options.memory.of(uid).isBare = true;
   }
 
-  /** Gives the places back of one that was not claimed. */
+  /** Returns the places of a CR whose claim failed. */
   release(uid: string): void {
     this.#options.slots.release(uid);
     this.#options.hosted?.release(uid);
@@ -113,7 +110,7 @@ export class Exposures<M extends Movement> {
     const exposure: Exposure = { abort: new AbortController(), sinceMs, state: 'running', over };
     const record = this.#options.memory.of(uid);
     record.exposure = exposure;
-    // Whether it can still be moved is looked at as part of it.
+    // Exposing checks whether the volume can still be moved.
     record.lostAskedMs = sinceMs;
     const onMake = (): void => {
       const record = this.#options.memory.get(uid);
@@ -125,12 +122,12 @@ export class Exposures<M extends Movement> {
         (error: unknown) => (exposure.state = { error }),
       )
       .then(() => {
-        // It had its rights, and waited for something else: should one be missing now, that is
-        // another time.
+        // The exposure had all rights and waited for something else. A later missing right counts
+        // from zero.
         const hadRights = exposure.state === 'done' || performance.now() - sinceMs > LIVED_MS;
         if (hadRights) delete this.#options.memory.get(uid)?.since.refused;
         this.#count(uid, exposure.state);
-        // Unless it was dropped, and another one holds the place.
+        // If this exposure was dropped, another one may hold the place.
         const now = this.#options.memory.get(uid)?.exposure;
         if (now === exposure || now === undefined) this.#options.slots.release(uid);
         this.#options.enqueue(keyOf(movement.metadata));
@@ -145,16 +142,13 @@ export class Exposures<M extends Movement> {
     record.failed = state === 'done' ? undefined : { times: times + 1, sinceMs };
   }
 
-  /** Milliseconds since it failed first, when it has failed again and again since; else 0. */
+  /** Milliseconds since exposing first failed, if it has failed repeatedly since; otherwise 0. */
   failingMs(uid: string): number {
     const failed = this.#options.memory.get(uid)?.failed;
     return failed && failed.times >= FAILED_TIMES_MIN ? performance.now() - failed.sinceMs : 0;
   }
 
-  /**
-   * Milliseconds since all of it was made, where some of it failed before: no part of it has waited
-   * for longer.
-   */
+  /** Milliseconds since exposing succeeded after failures. No part has waited for longer. */
   madeMs(uid: string): number {
     return performance.now() - (this.#options.memory.get(uid)?.madeAtMs ?? -Infinity);
   }
@@ -163,12 +157,12 @@ export class Exposures<M extends Movement> {
     return this.#options.memory.get(uid)?.exposure?.state;
   }
 
-  /** Its state stays to be seen until it has stopped. */
+  /** The state remains visible until the exposure has stopped. */
   abort(uid: string): void {
     this.#options.memory.get(uid)?.exposure?.abort.abort();
   }
 
-  /** `isTakenOver`: another agent has made it available meanwhile, and may have ended it. */
+  /** `isTakenOver`: another agent has exposed the volume meanwhile, and may have ended the CR. */
   drop(uid: string, { isTakenOver = false }: { isTakenOver?: boolean } = {}): void {
     this.abort(uid);
     const record = this.#options.memory.get(uid);
@@ -176,7 +170,7 @@ export class Exposures<M extends Movement> {
       const { exposure } = record;
       if (exposure && (isTakenOver || exposure.state === 'running')) record.late = exposure.over;
       record.exposure = undefined;
-      // Another agent may have made something for it meanwhile.
+      // A different agent may have created objects for the CR meanwhile.
       record.isBare = false;
     }
     this.#options.slots.release(uid);

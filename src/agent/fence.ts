@@ -6,7 +6,7 @@ import { isCancelWanted, isFinal, isMoving, type Movement, phaseOf } from './mov
 import { moverOf } from './named-mover.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 
-/** A mover looks at its clock now and then, and the API server's time comes in seconds. */
+/** Allows for the interval of the mover's checks, and for API server times in whole seconds. */
 export const FENCE_MARGIN_MS = 15_000;
 
 export interface OrdersOptions {
@@ -14,52 +14,50 @@ export interface OrdersOptions {
   readonly resource: Resource<Movement>;
   readonly namespace: string;
   readonly name: string;
-  /** UID of this mover's pod; undefined where nobody told it: then only its CR's phase counts. */
+  /** UID of this mover's pod. If undefined, only the CR's phase counts. */
   readonly podUid: string | undefined;
   /**
-   * A mover that has not read its CR for so long stops; Infinity where two at once do no harm. It
-   * does not count for one that was not told its pod: the agent that made that is Velero's, which
-   * starts no other one.
+   * A mover stops after this long without reading its CR. Infinity if two movers at once do no
+   * harm. Ignored without `podUid`: then the agent is Velero's, which starts no second mover.
    */
   readonly fenceMs: number;
   readonly signal: AbortSignal;
-  /** Milliseconds that go on while the machine sleeps. */
+  /** Milliseconds of a clock that also runs while the machine sleeps. */
   readonly nowMs?: () => number;
 }
 
 export interface Orders {
-  /** The CR is there, and this mover may not begin yet. May be called again. */
+  /** The CR exists, and this mover may not begin yet. May be called again. */
   onWaiting?(movement: Movement): void;
-  /** The CR is in progress, and this mover is the one that may write. */
+  /** The CR is in progress, and only this mover may write. */
   onStart(movement: Movement): void;
   onCancel(): void;
-  /** From now on another one may write, or might: this mover stops at once. */
+  /** From now on another mover may write, so this mover stops at once. */
   onFenced(reason: string): void;
-  /** The CR will never be in progress, or cannot be read for a reason that does not pass. */
+  /** The CR will never be in progress, or cannot be read for a permanent reason. */
   onRefused(error: Error): void;
 }
 
-/** What ends the termination message of a mover that was fenced off: its agent starts it again. */
+/** End of the termination message of a fenced mover. Its agent starts a new one. */
 export const FENCED_SUFFIX = 'data mover is fenced off';
 
 const PAUSE_MS = 500;
-/** Bookmarks come about every minute; a watch as silent as this hangs. */
+/** Bookmarks come about every minute; a watch silent for this long hangs. */
 const SILENCE_MS = 90_000;
 const sleepless = (): number => uptime() * 1000;
 
 /**
- * Follows the CR of a data mover until the signal: whether it may begin, whether it is still the
- * one that may write, whether it is to be canceled. A mover that is cut off from the API server
- * knows nothing of a successor, so it counts itself out by its own clock, before its agent's
- * successor may name another one.
+ * Follows the CR of a data mover until aborted: whether it may begin, is still the writer, or is
+ * canceled. An unreachable mover cannot learn of a successor. So the mover stops by its own clock,
+ * before an agent may name a successor.
  */
 export async function followOrders(options: OrdersOptions, orders: Orders): Promise<void> {
   const { client, resource, namespace, name, podUid, signal, nowMs = sleepless } = options;
   const fenceMs = podUid === undefined ? Infinity : options.fenceMs;
   const isFencing = fenceMs !== Infinity;
-  // What was sent at this time was answered. What a watch says counts for nothing: it may have lain
-  // in a buffer while this process or the network stood still, and a server that is cut off from
-  // the others goes on with its bookmarks.
+  // The latest answered request was sent at this time. Watch events do not count. They may have
+  // waited in a buffer while this process or the network stood still. A server cut off from its
+  // peers also keeps sending bookmarks.
   let askedMs = nowMs();
   let spokenMs = askedMs;
   let uid: string | undefined;
@@ -76,12 +74,13 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
   };
   const see = (found: Movement | undefined, isAsked: boolean): void => {
     const isStarted = uid !== undefined;
-    // Another one may have got the name of one that is gone.
+    // A new CR may have the name of a deleted one.
     const movement = isStarted && found?.metadata.uid !== uid ? undefined : found;
     const verdict = judge(movement, podUid, isStarted);
     if (verdict === undefined && !isStarted && movement) orders.onWaiting?.(movement);
     if (verdict === 'cancel') {
-      // It is followed on: what it does until it has stopped may come too late.
+      // Keep following: the mover writes until it has stopped, and may have to be fenced before
+      // that.
       if (!isCanceled) orders.onCancel();
       isCanceled = true;
     } else if (verdict === 'start' && movement) {
@@ -92,7 +91,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
       }
       uid = movement.metadata.uid;
       orders.onStart(movement);
-      // Canceled before it began, perhaps.
+      // The CR may have been canceled before the start.
       see(movement, isAsked);
     } else if (verdict !== undefined && typeof verdict === 'object') {
       const { fenced, refused } = verdict;
@@ -120,7 +119,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
     try {
       await ask(either);
     } catch {
-      // The timer asks again.
+      // The timer retries.
       isDue = wasDue;
     } finally {
       isAsking = false;
@@ -132,7 +131,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
   const timer = setInterval(
     () => {
       const unaskedMs = nowMs() - askedMs;
-      // One that has not begun has written nothing: it may wait for as long as it takes.
+      // A mover that has not begun has written nothing, so it may wait without a limit.
       if (uid !== undefined && unaskedMs > fenceMs) {
         const seconds = Math.round(unaskedMs / 1000);
         end(() => orders.onFenced(`no response from the API server for ${seconds} s`));
@@ -164,7 +163,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
       } catch (error) {
         if (either.aborted) return;
         if (silence.signal.aborted) {
-          // Asked at once; but a server that answers nothing is not asked without a pause.
+          // Retry at once after a silent watch, but pause if the server answers nothing at all.
           silentLists = spokenMs === lastSpokenMs ? silentLists + 1 : 0;
           lastSpokenMs = spokenMs;
           if (silentLists === 0) continue;
@@ -173,8 +172,8 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
         if (isRightGone(error)) refusedMs ??= nowMs();
         const mayBeGiven = isRightGone(error) && nowMs() - (refusedMs ?? 0) < RIGHTS_MS;
         const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE') && !mayBeGiven;
-        // One that has begun is followed whatever the server says: a server that comes up may
-        // refuse for a while, and nobody else would fence it off.
+        // A started mover keeps following despite all errors. A server that is starting may refuse
+        // requests for a while, and nothing else would fence this mover.
         if (uid === undefined && !silence.signal.aborted && (!isServers || isForGood)) {
           const text = `its CR cannot be read: ${messageOf(error)}`;
           end(() => orders.onRefused(new Error(text, { cause: error })));
@@ -191,7 +190,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
 
 type Verdict = 'start' | 'cancel' | { readonly fenced?: string; readonly refused?: string };
 
-/** What a version of the CR tells its mover; undefined when nothing new. */
+/** The consequence of a version of the CR; undefined if nothing changes. */
 function judge(
   movement: Movement | undefined,
   podUid: string | undefined,
@@ -199,7 +198,7 @@ function judge(
 ): Verdict | undefined {
   if (!isStarted) {
     if (!movement) return undefined;
-    // A final one has no use for a mover.
+    // A CR in a final phase needs no mover.
     if (isFinal(movement)) return { refused: `it is already ${phaseOf(movement)}` };
     if (!isMoving(movement)) return undefined;
     return isNamed(movement, podUid) ? 'start' : undefined;
@@ -209,10 +208,7 @@ function judge(
   return isCancelWanted(movement) ? 'cancel' : undefined;
 }
 
-/**
- * Where no mover is named, the agent is not one of ours, and there is no successor that it could
- * name.
- */
+/** If no mover is named, the agent is Velero's and will not name a successor. */
 function isNamed(movement: Movement, podUid: string | undefined): boolean {
   const mover = moverOf(movement);
   return mover === undefined || podUid === undefined || mover.pod === podUid;

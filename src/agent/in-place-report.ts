@@ -5,14 +5,12 @@ import type { InPlaceReport } from '../mover/index.ts';
 import { moverOf } from './named-mover.ts';
 import { askPatiently } from './rights.ts';
 
-/**
- * On a DataDownload whose volume was brought back in place: what its data mover did, or would do.
- */
+/** On a DataDownload that restored in place: the changes its data mover made, or would make. */
 const REPORT = 'longshore.io/in-place-report';
 
 const count = z.number().int().min(0);
 const reportSchema = z.object({
-  /** UID of its DataDownload: one that is made from a copy has not been done. */
+  /** UID of the DataDownload. A copy of the CR has another UID and is not done. */
   of: z.string(),
   dryRun: z.boolean(),
   totalBytes: count,
@@ -30,7 +28,7 @@ const reportSchema = z.object({
   changes: z.array(z.string()),
 });
 
-/** Undefined as long as the volume is not brought back, and for what is no report of ours. */
+/** Undefined until the volume is restored, and for an invalid report. */
 export function inPlaceReportOf({ metadata }: DataDownload): InPlaceReport | undefined {
   const text = metadata.annotations?.[REPORT];
   if (text === undefined) return undefined;
@@ -42,7 +40,7 @@ export function inPlaceReportOf({ metadata }: DataDownload): InPlaceReport | und
   }
 }
 
-/** One sentence for the status of a DataDownload. */
+/** Describes a restore in one sentence, for the status of the DataDownload. */
 export function describeInPlace(report: InPlaceReport): string {
   const { dryRun, totalBytes, bytesWritten, bytesDifferent, bytesRemoved, removed } = report;
   const written = formatBytes(dryRun ? bytesDifferent : bytesWritten);
@@ -60,11 +58,11 @@ export function describeInPlace(report: InPlaceReport): string {
   return `${done}: ${written} of ${formatBytes(totalBytes)} ${would}written and ${formatBytes(bytesRemoved)} ${would}removed; entries: ${entries}`;
 }
 
-/** Whether a data mover has been allowed to write to the volume. */
+/** Whether a data mover was allowed to write to the volume. */
 export const mayHaveWritten = (download: DataDownload): boolean =>
   moverOf(download) !== undefined && download.spec.dataMoverConfig?.['longshore.dryRun'] !== 'true';
 
-/** What became of the volume of a restore in place that ended before its time. */
+/** State of the volume after a restore in place ended early. */
 export const inPlaceState = (download: DataDownload): string =>
   mayHaveWritten(download)
     ? 'the volume may hold files or blocks of before and of the backup: restore it again before something uses it'
@@ -73,15 +71,14 @@ export const inPlaceState = (download: DataDownload): string =>
 export interface ReportOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
-  /** How long the API server may take. */
+  /** Time limit for the API server's answer. */
   readonly timeoutMs: number;
   readonly signal: AbortSignal;
 }
 
 /**
- * Notes what was done, as long as the mover that was named when it began is the one. Throws
- * `NOT_NAMED`; what else fails is logged: the volume is brought back, and only the report is
- * missing.
+ * Records the report if the CR still names the same mover. Throws `NOT_NAMED` otherwise. Other
+ * failures are only logged: the volume is restored, and only the report is missing.
  */
 export async function noteInPlaceReport(
   download: DataDownload,

@@ -1,6 +1,5 @@
 /**
- * What the DaemonSet runs: the agent that drives DataUploads and DataDownloads, and the data mover
- * that its hosting pods run.
+ * Program of the DaemonSet: the agent that drives the CRs, and the data mover in its hosting pods.
  */
 export { Agent, type AgentOptions } from './agent.ts';
 export { FENCE_VARIABLE } from './named-mover.ts';

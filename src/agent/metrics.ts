@@ -11,18 +11,18 @@ const OUTCOME_WORDS = { Completed: 'successful', Failed: 'failed', Canceled: 'ca
 /** Velero: pkg/metrics/metrics.go. */
 const LATENCY_SECONDS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 /**
- * PodVolumeBackups that have latency series of their own, which are a dozen samples each: the
- * newest. Velero keeps all of them until its agent is restarted. A node has 110 pods by default, so
- * that a backup of all of them is there to be seen. Our choice.
+ * PodVolumeBackups with their own latency series (a dozen samples each); the newest are kept.
+ * Velero keeps all until its agent restarts. A node has 110 pods by default, so a backup of all of
+ * them fits. Our choice.
  */
 const LATENCIES_MAX = 200;
 const PHASE_SECONDS = [0.5, 1, 2, 5, 10, 30, 60, 300, 900, 1800, 3600];
 
 export interface AgentGauges {
-  /** CRs by phase, as this agent sees them. */
+  /** CRs by phase, from this agent's watches. */
   readonly phases: () => Iterable<{ direction: DirectionName; phase: string; count: number }>;
   readonly dataPaths: () => { used: number; limit: number };
-  /** What the container may use; undefined without a limit. */
+  /** Memory limit of the container; undefined without a limit. */
   readonly memoryLimitBytes: number | undefined;
   readonly exposing: () => number;
   /** Seconds since the API server last answered. */
@@ -34,10 +34,7 @@ type LatencyLabel = 'node' | 'operation' | 'backupName' | 'pod_volume_backup';
 const isBackup = (direction: DirectionName): boolean =>
   direction === 'upload' || direction === 'pod-volume-backup';
 
-/**
- * The node-agent's metrics: Velero's by their names and labels, so that dashboards go on working,
- * and ours.
- */
+/** Metrics of the node-agent. Velero's keep their names and labels, so dashboards keep working. */
 export class AgentMetrics {
   readonly registry = new Registry();
   readonly #node: string;
@@ -69,7 +66,7 @@ export class AgentMetrics {
       }
     }
     this.#podVolumes = new PodVolumeMetrics(node, this.registry);
-    // Velero counts neither the ends of PodVolumeBackups nor those of PodVolumeRestores.
+    // Velero does not count how PodVolumeBackups and PodVolumeRestores end.
     this.#ended = new Counter({
       name: 'longshore_ended_total',
       help: 'Operations that ended, by the phase that they ended in',
@@ -100,8 +97,8 @@ export class AgentMetrics {
       labelNames: ['direction'],
       registers,
     });
-    // All are there from the start: an alert on a rate of zero needs a series, and a rate misses
-    // the bytes that a series begins with.
+    // All series exist from the start. An alert on a rate of zero needs a series, and a rate misses
+    // the first value of a new series.
     for (const direction of DIRECTIONS) {
       for (const phase of FINAL_MOVEMENT_PHASES) this.#ended.inc({ node, direction, phase }, 0);
       this.#restarts.inc({ direction }, 0);
@@ -135,7 +132,7 @@ export class AgentMetrics {
     });
   }
 
-  /** Gauges that are asked when somebody scrapes. */
+  /** Gauges that are read at each scrape. */
   observe(gauges: AgentGauges): void {
     const registers = [this.registry];
     new Gauge({
@@ -206,19 +203,21 @@ export class AgentMetrics {
     this.#phases.observe({ direction, phase: 'Prepared' }, ms / 1000);
   }
 
-  /** `queuedMs`: since it was prepared. */
+  /** `queuedMs`: time since the CR was prepared. */
   started(direction: DirectionName, ms: number, queuedMs: number): void {
     if (direction === 'pod-volume-backup') this.#podVolumes.enqueued();
     this.#queue.observe({ direction, queue: 'data-path' }, queuedMs / 1000);
     this.#phases.observe({ direction, phase: 'InProgress' }, ms / 1000);
   }
 
-  /** Bytes of a volume that were moved since the last call. */
+  /** Bytes of a volume moved since the last call. */
   moved(direction: DirectionName, bytes: number): void {
     this.#bytes.inc({ direction }, bytes);
   }
 
-  /** `bytes`: of the whole volume. `newBytes`: of a backup, what was not there before. */
+  /**
+   * `bytes`: size of the whole volume. `newBytes`: backups only, bytes that no earlier backup had.
+   */
   completed(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
     if (isBackup(direction)) this.#newBytes.inc(newBytes);
     this.#phases.observe({ direction, phase: 'Completed' }, ms / 1000);
@@ -226,7 +225,7 @@ export class AgentMetrics {
     if (ms > 0) this.#rate.set({ direction }, (bytes * 1000) / ms);
   }
 
-  /** A PodVolumeBackup is `Completed`, `ms` after it began to be moved. */
+  /** A PodVolumeBackup is `Completed`, `ms` after its data path started. */
   podVolumeBackedUp(backup: PodVolumeBackup, ms: number): void {
     this.#podVolumes.completed(backup, ms);
   }
@@ -246,9 +245,9 @@ export class AgentMetrics {
 }
 
 /**
- * Velero's own of PodVolumeBackups; it has none of PodVolumeRestores. As there, a CR is enqueued
- * once, when its data begins to move, by the agent that starts that, and dequeued if it completes,
- * by the agent that ends it: neither a restart of the agent nor a takeover counts again. Velero:
+ * Velero's metrics for PodVolumeBackups; Velero has none for PodVolumeRestores. The agent that
+ * starts a data path counts the CR as enqueued. The agent that ends a completed CR counts it as
+ * dequeued. Restarts and takeovers do not count again. Velero:
  * pkg/controller/pod_volume_backup_controller.go, pkg/metrics/metrics.go (v1.18.3).
  */
 class PodVolumeMetrics {
@@ -257,13 +256,13 @@ class PodVolumeMetrics {
   readonly #dequeued: Counter<'node'>;
   readonly #latency: Histogram<LatencyLabel>;
   readonly #latencyGauge: Gauge<LatencyLabel>;
-  /** Labels of the series that there are, oldest first. */
+  /** Labels of the existing series, oldest first. */
   readonly #kept = new Map<string, Record<LatencyLabel, string>>();
 
   constructor(node: string, registry: Registry) {
     this.#node = node;
     const registers = [registry];
-    // There from the start, so that queries find them.
+    // Exists from the start, so that queries find it.
     const counter = (verb: string): Counter<'node'> => {
       const made = new Counter({
         name: `podVolume_pod_volume_backup_${verb}_count`,

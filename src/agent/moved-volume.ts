@@ -28,7 +28,7 @@ import { OPERATION_LABEL, type Movement, restartsOf } from './movement.ts';
 import { moverOf } from './named-mover.ts';
 import { noteRestored, restoredOf } from './restored-note.ts';
 
-/** For a snapshot of restic, which is not Kopia's format. */
+/** Message for restic snapshots, which do not use Kopia's format. */
 export const RESTIC_REFUSED =
   "restic snapshots are restored by Velero 1.18's own node-agent: run it in place of this one until they are restored";
 
@@ -36,8 +36,8 @@ const isOfPod = (kind: MovedKind): boolean =>
   kind === 'PodVolumeBackup' || kind === 'PodVolumeRestore';
 
 /**
- * Throws what is wrong with the CR itself, before anything is opened or written. `isInPlace`: what
- * its agent says that it asks for.
+ * Throws if the CR is invalid, before anything is opened or written. `isInPlace`: whether the agent
+ * asks for a restore in place.
  */
 export function assertMovable(kind: MovedKind, movement: Movement, isInPlace = false): void {
   const { metadata, spec } = movement;
@@ -58,7 +58,7 @@ export function assertMovable(kind: MovedKind, movement: Movement, isInPlace = f
   throw new CodedError('NO_OWNER', text);
 }
 
-/** Whose repository it is: of the namespace that the volume was in when it was backed up. */
+/** Namespace of the repository: the volume's namespace at the time of the backup. */
 export function namespaceOf(kind: MovedKind, moved: Movement): string {
   if (kind === 'PodVolumeBackup') return (moved as PodVolumeBackup).spec.pod.namespace ?? '';
   return (moved as Exclude<Movement, PodVolumeBackup>).spec.sourceNamespace;
@@ -75,7 +75,7 @@ export function configOf(kind: MovedKind, moved: Movement): Readonly<Record<stri
 
 type Usable = Pick<VolumeMoveOptions, 'assertUsable'>;
 
-/** What is recorded of where the bytes of a backup come from, and what watches over that. */
+/** Origin recorded in a backup, and the check that the source is still usable. */
 export function originOf(
   kind: MovedKind,
   moved: Movement,
@@ -104,13 +104,13 @@ export function originOf(
 }
 
 /**
- * Agents count the movers that they name. One of Velero's agent was named by nobody: that it died
- * was counted.
+ * Longshore's agents count the movers that they name. Velero's agents name none, so count deaths
+ * too.
  */
 export const hadMoverBefore = (restore: PodVolumeRestore | DataDownload): boolean =>
   (moverOf(restore)?.generation ?? 1) > 1 || restartsOf(restore) > 0;
 
-/** The pod that waits for a restored volume, and by what it learns that it is done. */
+/** The check for the waiting pod, and the mark that tells it that its volume is restored. */
 export function waiterOf(
   kind: MovedKind,
   moved: Movement,

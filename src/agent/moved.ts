@@ -10,7 +10,7 @@ import type { Movement } from './movement.ts';
 export type MovedKind = 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
 
 /**
- * What differs between the kinds for who moves the data. Words are Velero's (pkg/datamover,
+ * Differences between the kinds for the data mover. The words are Velero's (pkg/datamover,
  * pkg/podvolume).
  */
 export interface MovedTraits {

@@ -15,19 +15,19 @@ import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
 import type { Memory } from './tracked.ts';
 
 const ATTEMPTS_MAX = 10;
-/** One write that failed beside others that did not is nothing to wait for. */
+/** A single failed write is ignored. Only a longer streak counts. */
 const REFUSING_MS = 15_000;
 
 /**
- * Reads and writes CRs of one kind. What was written here is known here at once, though the watch
- * may be behind: without that, an agent would run into conflicts with itself.
+ * Reads and writes CRs of one kind. Remembers its own writes, because the watch may be late.
+ * Otherwise an agent would conflict with itself.
  */
 export class MovementWriter<M extends Movement> {
   readonly #client: KubeClient;
   readonly #cache: Cache<M>;
   readonly #clock: Clock;
   readonly #memory: Memory<M>;
-  /** Since when no write has come through; milliseconds of `performance.now()`. */
+  /** Since when writes fail; milliseconds of `performance.now()`. */
   #refusingSinceMs: number | undefined;
   #refusedAtMs = -Infinity;
   #takenAtMs = -Infinity;
@@ -45,27 +45,27 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Milliseconds since the API server took writes again, after it took none for a while; as long as
-   * it takes none, since it refused one last: where nobody has tried for long, it may take them.
-   * Infinity where it always took them. One whose storage is full, or has lost its quorum, may
-   * answer all else.
+   * Milliseconds since the API server accepted writes again after refusing them. While it refuses:
+   * milliseconds since the last refusal, because the next write may succeed. Infinity if it always
+   * accepted. A server with full storage or without quorum may still answer reads.
    */
   get takenMs(): number {
     return performance.now() - (this.isRefusing ? this.#refusedAtMs : this.#takenAtMs);
   }
 
   /**
-   * The last write did not come through: whether the API server takes writes by now, only another
-   * one tells.
+   * The last write failed. Only another write shows whether the API server accepts writes again.
    */
   get isRefusing(): boolean {
     return this.#refusingSinceMs !== undefined;
   }
 
-  /** Such a write, which decides nothing. Undefined when somebody else wrote in between. */
+  /**
+   * A write without effect, to test the API server. Undefined if another client wrote in between.
+   */
   async touch(movement: M): Promise<M | undefined> {
     const touched = await this.exclusive(movement, (copy) => {
-      // Another text each time: what changes nothing is not stored.
+      // The text differs each time, because a write without changes is not stored.
       const time = rfc3339Seconds(this.#clock.nowNs());
       copy.status = { ...copy.status, message: `the API server took no writes until ${time}` };
     });
@@ -80,7 +80,7 @@ export class MovementWriter<M extends Movement> {
     return isNewer(own, seen) ? own : seen;
   }
 
-  /** As the API server has it now; undefined when it is gone. */
+  /** The CR as read from the API server; undefined if it is gone. */
   async latest({ metadata }: M): Promise<M | undefined> {
     const { namespace, name, uid } = metadata;
     const found = await this.#client.find(this.#cache.resource, { namespace, name });
@@ -88,8 +88,8 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Writes on top of exactly the version given: undefined when somebody else wrote in between. The
-   * claim of a CR depends on it.
+   * Writes only on top of the given version; undefined if another client wrote in between. The
+   * claim of a CR depends on this.
    */
   async exclusive(movement: M, mutate: (copy: M) => void): Promise<M | undefined> {
     const copy = structuredClone(movement);
@@ -98,10 +98,9 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says
-   * false, or it is gone. Tried first on what is known here: the server takes that only while it is
-   * the latest, so that an old version costs a request and does no harm. A "no" counts only of the
-   * latest.
+   * Writes on top of the latest version, and retries after a conflict. Undefined if `mutate`
+   * returns false or the CR is gone. Tries the known version first: the server rejects an old one,
+   * so a miss costs one request. `mutate` may only refuse the latest version.
    */
   async update(movement: M, mutate: (copy: M) => boolean | undefined): Promise<M | undefined> {
     const { namespace, name, uid } = movement.metadata;
@@ -131,7 +130,7 @@ export class MovementWriter<M extends Movement> {
     return mutate(copy) === false ? undefined : this.#tryReplace(copy);
   }
 
-  /** Undefined when somebody else wrote in between, or it is gone. */
+  /** Undefined if another client wrote in between, or the CR is gone. */
   async #tryReplace(copy: M): Promise<M | undefined> {
     try {
       return this.#remember(await this.#replace(copy));
@@ -165,9 +164,9 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * The final phase, unless there is one: never overwritten. Undefined when it was final already.
-   * `isClean`: nothing is left of what was made for it, and the finalizer goes by the same write;
-   * unless it is being deleted, when its end would never be seen.
+   * Writes the final phase, once. Undefined if the CR was final already. `isClean`: no objects are
+   * left, so the same write removes the finalizer. Not while the CR is being deleted: it would
+   * vanish before anyone sees its end.
    */
   finish(movement: M, outcome: Outcome, { isClean }: { isClean: boolean }): Promise<M | undefined> {
     return this.update(movement, (copy) => {
@@ -188,7 +187,7 @@ export class MovementWriter<M extends Movement> {
       completionTimestamp: time,
       ...status,
     };
-    // What was said of a mover that died is history once the data is moved.
+    // Once the data is moved, a message about a dead mover is out of date.
     if (copy.status.message === '') delete copy.status.message;
     removeLabel(copy);
     setOutcome(copy, undefined);
@@ -229,8 +228,8 @@ export function removeLabel({ metadata }: Movement): void {
 }
 
 /**
- * Resource versions of one kind can be compared as numbers (Kubernetes 1.35, KEP-5504; etcd's
- * always could).
+ * Resource versions of one kind compare as numbers (Kubernetes 1.35, KEP-5504; always true of
+ * etcd's).
  */
 function isNewer(a: Movement, b: Movement): boolean {
   try {

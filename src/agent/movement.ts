@@ -12,7 +12,7 @@ import {
   type PodVolumeRestore,
 } from '../kube/index.ts';
 
-/** CRs that ask for a volume to be moved: their phases are the same. */
+/** CRs that request a move of a volume. All kinds have the same phases. */
 export type PodVolumeMovement = PodVolumeBackup | PodVolumeRestore;
 export type Movement = DataUpload | DataDownload | PodVolumeMovement;
 
@@ -23,8 +23,8 @@ export const isPodVolumeBackup = (movement: Movement): movement is PodVolumeBack
   'pod' in movement.spec && 'node' in movement.spec;
 
 /**
- * Whether agents that serve these values of `spec.datamover` see to it. A restore in place is any
- * of our agents' affair.
+ * Whether agents with these values of `spec.datamover` serve the CR. All of Longshore's agents
+ * serve restores in place.
  */
 export function isServedBy(dataMovers: ReadonlySet<string>, movement: Movement): boolean {
   if (isPodVolume(movement)) return true;
@@ -43,26 +43,26 @@ const finalizerOf = (movement: Movement): string =>
     : 'velero.io/data-upload-download-finalizer';
 export const EXPOSING_LABEL = 'velero.io/expose-on-going';
 export const OPERATION_LABEL = 'velero.io/async-operation-id';
-/** How often the data mover was started again; kept on the CR, since agents come and go. */
+/** Number of restarts of the data mover. Kept on the CR, because agents come and go. */
 export const RESTARTS = 'longshore.io/data-mover-restarts';
-/** What somebody else wrote there counts as none: the next death counts again. */
+/** An invalid value counts as 0, so the next death counts again. */
 export function restartsOf({ metadata }: Movement): number {
   const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
   return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }
 /**
- * UID of the pod whose data mover was seen to end, before the pod and all that tells of its end is
- * removed.
+ * UID of the last pod whose data mover has ended. Recorded before the pod, the only evidence, is
+ * deleted.
  */
 export const STOPPED = 'longshore.io/data-mover-stopped';
 /**
- * The UID of the pod that is being replaced, while that goes on: each death counts once, however
- * often it is tried.
+ * UID of the pod being replaced, until the replacement is done. A retry does not count the death
+ * again.
  */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
 /**
- * Whether a death was counted before the agent that did so died itself. `pod`: undefined where it
- * is gone.
+ * Whether an earlier agent counted this death before it died itself. `pod` is undefined if it is
+ * gone.
  */
 export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean {
   const pending = metadata.annotations?.[RESTARTING];
@@ -71,7 +71,7 @@ export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean
 
 export const phaseOf = ({ status }: Movement): MovementPhase => status?.phase ?? 'New';
 export const isFinal = (movement: Movement): boolean => isMovementOver(phaseOf(movement));
-/** A data mover may be at work for it. */
+/** A data mover may be running for it. */
 export const isMoving = (movement: Movement): boolean => isMovementRunning(phaseOf(movement));
 export const isCancelWanted = ({ spec }: Movement): boolean => spec.cancel === true;
 export const hasFinalizer = (movement: Movement): boolean =>
@@ -85,13 +85,13 @@ export function dropFinalizer(movement: Movement): void {
   const own = finalizerOf(movement);
   metadata.finalizers = (metadata.finalizers ?? []).filter((name) => name !== own);
 }
-/** Whether what was decided upon one version of it still holds for another. */
+/** Whether a decision on one version of the CR still holds for another. */
 export const isSameStage = (a: Movement, b: Movement): boolean =>
   phaseOf(a) === phaseOf(b) && ownerOf(a) === ownerOf(b);
-/** False where {@link trimmed} may have taken parts away: never to be written back. */
+/** False if {@link trimmed} may have removed fields: such a copy must not be written back. */
 export const isWhole = (movement: Movement): boolean =>
   !isFinal(movement) || hasFinalizer(movement);
-/** As much as agents ask of one that is over: clusters keep thousands of them. */
+/** Keeps the fields that agents need of a CR in a final phase. Clusters keep thousands of them. */
 export function trimmed<M extends Movement>(movement: M): M {
   if (isWhole(movement)) return movement;
   const { apiVersion, kind, metadata, spec, status } = movement;
@@ -104,7 +104,7 @@ export function trimmed<M extends Movement>(movement: M): M {
     status: { phase: status?.phase },
   } as M;
 }
-/** What a log line says of it. */
+/** Fields that identify the CR in log lines. */
 export function fieldsOf(movement: Movement): object {
   const { name, uid } = movement.metadata;
   const kind = isPodVolume(movement)
@@ -118,28 +118,28 @@ export function fieldsOf(movement: Movement): object {
 }
 
 /**
- * On a PodVolumeBackup or PodVolumeRestore, whose volume stays on the node of its pod: the one
- * whose agent looks after it in place of the agent of that node, which is gone.
+ * On PodVolumeBackups and PodVolumeRestores, whose volume stays on its pod's node. Names the node
+ * whose agent has taken the CR over from a missing agent.
  */
 const LOOKED_AFTER_BY = 'longshore.io/node';
 
-/** The node that the volume of a pod is on; undefined for a restore that nobody has claimed. */
+/** The node of a pod's volume; undefined for an unclaimed restore. */
 export const podNodeOf = (movement: PodVolumeMovement): string | undefined =>
   (isPodVolumeBackup(movement) ? movement.spec.node : movement.status?.node) || undefined;
 
-/** The node whose agent claimed it and makes its volume available. */
+/** The node whose agent claimed the CR and exposes its volume. */
 export function claimantOf(movement: Movement): string | undefined {
   if (isPodVolume(movement)) return ownerOf(movement);
   return movement.status?.acceptedByNode || undefined;
 }
 
-/** The node whose agent looks after its data mover; undefined as long as none is prepared. */
+/** The node whose agent owns the data mover; undefined before Prepared. */
 export function moverNodeOf(movement: Movement): string | undefined {
   if (isPodVolume(movement)) return ownerOf(movement);
   return movement.status?.node || undefined;
 }
 
-/** The node whose agent looks after it; undefined while it is nobody's. */
+/** The node whose agent owns the CR; undefined before the claim. */
 export function ownerOf(movement: Movement): string | undefined {
   if (isPodVolume(movement)) {
     if (phaseOf(movement) === 'New') return undefined;
@@ -148,9 +148,7 @@ export function ownerOf(movement: Movement): string | undefined {
   return movement.status?.node || movement.status?.acceptedByNode || undefined;
 }
 
-/**
- * From here on the agent of the node looks after it; in `Accepted`, it makes the volume available.
- */
+/** Makes the agent of this node the owner. In `Accepted`, the owner exposes the volume. */
 export function setOwner(movement: Movement, node: string): void {
   if (!isPodVolume(movement)) {
     const field = phaseOf(movement) === 'Accepted' ? 'acceptedByNode' : 'node';
@@ -177,6 +175,6 @@ export function operationTimeoutMs(movement: Movement): number {
   return ns === undefined || ns === 0n ? OPERATION_MS : Number(ns / 1_000_000n);
 }
 
-/** Whether it is the hosting pod that was made for the CR. */
+/** Whether the pod is the CR's hosting pod. */
 export const isPodOf = ({ metadata }: Pod, movement: Movement): boolean =>
   metadata.ownerReferences?.some(({ uid }) => uid === movement.metadata.uid) === true;

@@ -19,11 +19,9 @@ import {
 } from '../kube/index.ts';
 import { fieldsOf, isPodVolume, isPodVolumeBackup, type Movement } from './movement.ts';
 
-/**
- * What a data mover wrote until its end, and where that belongs: the form that `archive/` stores.
- */
+/** The complete log of a data mover and its owner, in the form that `archive/` stores. */
 export interface EndedMoverLog {
-  /** `uid` is empty where the CR does not say it. */
+  /** `uid` is empty if the CR does not name it. */
   readonly owner: {
     readonly kind: 'Backup' | 'Restore';
     readonly name: string;
@@ -40,8 +38,8 @@ export interface EndedMoverLog {
 /** Where logs are kept. */
 export interface MoverLogStore {
   /**
-   * Of a BackupStorageLocation; who opens it closes it. Undefined where nothing may be written
-   * there. Ends when the signal aborts. Throws what the API server and the storage throw.
+   * Opens the logs of a BackupStorageLocation; the caller closes them. Undefined if the location is
+   * read-only. Ends when the signal aborts. Throws errors of the API server and the storage.
    */
   open(location: string, signal: AbortSignal): Promise<OpenMoverLogs | undefined>;
 }
@@ -61,20 +59,21 @@ export interface MoverLogsOptions {
   readonly storeMs?: number;
 }
 
-/** A bucket that hangs is given up after this, and the log with it. */
+/** Time limit for storing one log. After that the log is dropped. */
 const STORE_MS = 30_000;
-/** To one location at once. Each has a log in memory, and what the bucket has of it. */
-const AT_ONCE = 2;
 /**
- * Waiting for one location: so much and so many; what comes then is only in the agent's own log.
+ * Logs stored at once in one location. Each takes memory for the log and for its file in the
+ * bucket.
  */
+const AT_ONCE = 2;
+/** Limits of logs that wait for one location. Further logs are only in the agent's own log. */
 const WAITING_BYTES_MAX = 8 << 20;
 const WAITING_MAX = 1000;
-/** Other locations than these are not taken in: whoever makes CRs names them. */
+/** Limit of locations, because the creators of CRs choose the names. */
 const LOCATIONS_MAX = 16;
-/** An agent that is told to end waits no longer for what it has begun. */
+/** A stopping agent waits this long for logs being stored. */
 const DRAIN_MS = 5000;
-/** Storage that is told to stop does so at once; nobody waits for one that does not. */
+/** Storage that is aborted normally stops at once. The agent waits no longer than this. */
 const GIVE_UP_MS = 1000;
 
 interface Lane {
@@ -84,17 +83,14 @@ interface Lane {
 }
 
 /**
- * Keeps the logs of data movers beside the files of their backup or restore. Best effort: nobody
- * waits for it, each try has a time limit, and what waits is bounded for each location, so that one
- * that hangs keeps no other one's.
+ * Stores the logs of data movers beside the files of their backup or restore. Best effort: the CR
+ * does not wait, each try has a time limit, and each location has its own bounded queue.
  *
- * The order: a log is put as soon as the end of its mover is seen, which is before the CR has its
- * final phase. A backup cannot be deleted before its CRs are final and it is finalized, so that in
- * nearly all cases the log is there long before, and the deletion finds it, which lists all below
- * the backup's folder. The CR does not wait for the put; a late one is told by looking at the
- * Backup before and after: nothing is put for one that is gone or being deleted, and what was put
- * meanwhile is removed. Only an agent that dies between the put and the second look can leave a log
- * behind.
+ * The order: a log is stored when its mover has ended, before the CR has its final phase. A backup
+ * can be deleted only after its CRs are final and it is finalized. So the log is nearly always
+ * there before a deletion lists the backup's folder. For late logs, the Backup is checked before
+ * and after the write. No log is stored for a deleted Backup, and a log stored meanwhile is
+ * removed. Only an agent that dies between the write and the second check can leave a log behind.
  */
 export class MoverLogs {
   readonly #options: MoverLogsOptions;
@@ -105,7 +101,7 @@ export class MoverLogs {
     this.#options = options;
   }
 
-  /** Returns at once. A CR that is of no backup or restore has no place for it. */
+  /** Returns at once. Skips CRs that belong to no backup or restore. */
   keep(movement: Movement, pod: Pod, text: string): void {
     const owner = ownerOf(movement);
     if (!owner || this.#stop.signal.aborted) return;
@@ -168,7 +164,7 @@ export class MoverLogs {
     }
   }
 
-  /** Of what it belongs to; undefined where that is not there any more, or being deleted. */
+  /** UID of the log's owner; undefined if the owner is gone or being deleted. */
   async #ownerUid({ owner }: EndedMoverLog, signal: AbortSignal): Promise<string | undefined> {
     const { client, namespace } = this.#options;
     const resource = owner.kind === 'Backup' ? BACKUPS : RESTORES;
@@ -185,7 +181,7 @@ export class MoverLogs {
     this.#options.logger.warn({ ...fieldsOf(movement), error }, text);
   }
 
-  /** Resolves when all logs are stored or given up, and soon after the time-out in any case. */
+  /** Resolves when all logs are stored or dropped, at the latest soon after the timeout. */
   async drain(timeoutMs = DRAIN_MS): Promise<void> {
     const idle = Promise.all([...this.#lanes.values()].map(({ limiter }) => limiter.onIdle()));
     await untilAborted(AbortSignal.timeout(timeoutMs), idle);
@@ -206,10 +202,7 @@ function kindOf(movement: Movement): string {
   return isOfBackup(movement) ? 'DataUpload' : 'DataDownload';
 }
 
-/**
- * A label holds no name of more than 63 characters: Velero shortens it there, and only the owner
- * has the whole of it.
- */
+/** Velero shortens names in labels to 63 characters. Only the owner reference has the full name. */
 function ownerOf(movement: Movement): EndedMoverLog['owner'] | undefined {
   const kind = isOfBackup(movement) ? 'Backup' : 'Restore';
   const { labels, ownerReferences } = movement.metadata;
@@ -219,7 +212,7 @@ function ownerOf(movement: Movement): EndedMoverLog['owner'] | undefined {
   return { kind, name: owner?.name ?? label, uid: owner?.uid ?? '' };
 }
 
-/** Several pods may have one PVC mounted, and a volume of a pod need have none. */
+/** Pod volumes use the pod's name: several pods may mount one PVC, and some volumes have none. */
 function volumeOf(movement: Movement): string {
   if (isPodVolume(movement)) {
     const { pod, volume } = movement.spec;

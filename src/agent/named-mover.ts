@@ -3,35 +3,34 @@ import { type Clock, parseDuration, rfc3339Seconds } from '../base/index.ts';
 import type { Pod } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
-/**
- * The one data mover that may write, on the CR: agents name it, and every mover reads whether it is
- * the one.
- */
+/** On the CR: the only data mover that may write. Agents name it, and every mover checks it. */
 const MOVER = 'longshore.io/mover';
 
-/** On the Events of a data mover: UID of its pod. Only the named one can say that it is done. */
+/**
+ * On the Events of a data mover: UID of its pod. Only the named mover can report that it is done.
+ */
 export const MOVER_POD = 'longshore.io/mover-pod';
 
 const moverSchema = z.object({
-  /** Only ever rises. */
+  /** Only increases. */
   generation: z.number().int().min(1),
   /** UID of its pod; empty while no mover may write. */
   pod: z.string(),
-  /** The one that was named before none was: its process may still be there. */
+  /** The last named mover. Its process may still run. */
   lastPod: z.string(),
-  /** Where that pod is, or was. */
+  /** Node of that pod, even if the pod is gone. */
   node: z.string(),
-  /** When it was named, by the API server's clock. */
+  /** Time of the naming, by the API server's clock. */
   namedAt: z.string().refine((time) => !Number.isNaN(Date.parse(time))),
   /**
-   * What it was started with: it stops by itself when it could not ask for so long. Not there for
-   * movers of Velero.
+   * Fence time that the mover started with: it stops after this long without reading its CR.
+   * Missing for Velero's movers.
    */
   fenceMs: z.number().int().min(1).optional(),
 });
 export type NamedMover = z.infer<typeof moverSchema>;
 
-/** Undefined as long as none was named, and where the annotation is not one of ours. */
+/** Undefined until a mover is named, and if the annotation is invalid. */
 export function moverOf({ metadata }: Pick<Movement, 'metadata'>): NamedMover | undefined {
   const text = metadata.annotations?.[MOVER];
   if (text === undefined) return undefined;
@@ -42,10 +41,10 @@ export function moverOf({ metadata }: Pick<Movement, 'metadata'>): NamedMover | 
   }
 }
 
-/** What hosting pods get the agent's `--fence-timeout` by. */
+/** Environment variable of hosting pods with the agent's `--fence-timeout`. */
 export const FENCE_VARIABLE = 'LONGSHORE_FENCE_TIMEOUT';
 
-/** How long its process may go on where it is cut off; undefined where nothing told it. */
+/** How long the pod's process may continue without the API server; undefined if not set. */
 export function fenceMsOf({ spec }: Pod): number | undefined {
   for (const { env } of spec.containers) {
     const ns = parseDuration(env?.find(({ name }) => name === FENCE_VARIABLE)?.value ?? '');
@@ -54,7 +53,7 @@ export function fenceMsOf({ spec }: Pod): number | undefined {
   return undefined;
 }
 
-/** From when this is written on, no other mover may write. */
+/** Once this is written, no other mover may write. */
 export function nameMover(
   movement: Movement,
   { pod, node, fenceMs }: Pick<NamedMover, 'pod' | 'node' | 'fenceMs'>,
@@ -73,7 +72,7 @@ export function nameMover(
   movement.metadata.annotations = { ...annotations, [MOVER]: JSON.stringify(mover) };
 }
 
-/** None may write until another one is named: the pod of the last one is gone. */
+/** The pod of the last mover is gone. No mover may write until another is named. */
 export function revokeMover(movement: Movement, clock: Clock): void {
   const mover = moverOf(movement);
   if (!mover || mover.pod === '') return;

@@ -29,7 +29,7 @@ const selector = z.strictObject({
 
 const texts = z.record(z.string(), z.string());
 
-/** Sizes and counts may be written as numbers too, and what is true or false without quotes. */
+/** Also accepts numbers for sizes and counts, and unquoted booleans. */
 const settingOf = (setting: MoverSetting): z.ZodOptional<z.ZodType<string>> =>
   z
     .unknown()
@@ -63,14 +63,14 @@ const excludePaths = z
   .nullish();
 
 /**
- * Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it, and one that is ours.
- * Velero 1.18 ignores keys that it does not know (encoding/json) but takes no second key of the
- * ConfigMap's data, so that ours has to be in the same object.
+ * Velero's node-agent ConfigMap (pkg/types/node_agent.go) with all its keys, and one key of
+ * Longshore's. Velero 1.18 ignores unknown JSON keys (encoding/json) but rejects a second key in
+ * the ConfigMap's data. Therefore Longshore's key is in the same JSON object.
  */
 const schema = z.strictObject({
   loadConcurrency: z
     .strictObject({
-      /** Data paths at once on a node; 1 where nothing is said. */
+      /** Data paths that may run on a node at once; 1 by default. */
       globalConfig: z.int().optional(),
       perNodeConfig: z
         .array(z.strictObject({ nodeSelector: selector, number: z.int() }))
@@ -109,11 +109,11 @@ const schema = z.strictObject({
   longshore: z
     .strictObject({
       ...settingsShape,
-      /** By name of the BackupStorageLocation, what is different there. */
+      /** Differences by name of the BackupStorageLocation. */
       storageLocations: z.record(z.string(), z.strictObject(settingsShape)).nullish(),
-      /** Paths of all volumes that stay out of backups. */
+      /** Paths to exclude from backups of all volumes. */
       excludePaths,
-      /** Whether annotations of PVCs and pods may leave paths out; true where nothing is said. */
+      /** Whether annotations of PVCs and pods may exclude paths; true by default. */
       excludePathsByAnnotation: z.boolean().nullish(),
       /** Differences for volumes of a storage class. */
       storageClasses: z.record(z.string(), z.strictObject({ excludePaths })).nullish(),
@@ -125,8 +125,8 @@ export type NodeAgentConfig = z.infer<typeof schema>;
 export type NodeSelector = z.infer<typeof selector>;
 
 /**
- * The one JSON object of a node-agent ConfigMap's data. Keys that nobody knows are warned about and
- * left out, since a later Velero may know them; what is wrong is refused, all of it at once. Throws
+ * Parses the single JSON object in a node-agent ConfigMap. Unknown keys are dropped with a warning,
+ * because a later Velero may know them. All invalid values are reported in one error. Throws
  * `BAD_CONFIG`.
  */
 export function parseNodeAgentConfig(
@@ -193,7 +193,7 @@ const KNOWN = [
   'storageClasses',
 ];
 
-/** The known key that looks most like it. */
+/** Suggests the most similar known key. */
 function nearest(key: string): string {
   const same = KNOWN.find((known) => known.toLowerCase() === key.toLowerCase());
   const close =
@@ -215,8 +215,8 @@ function distance(a: string, b: string): number {
 }
 
 /**
- * Data paths at once on a node with these labels: the least of the rules that fit, else the one for
- * all, else 1.
+ * Data paths that may run at once on a node with these labels. The smallest matching rule wins,
+ * then the global number, then 1.
  */
 export function concurrencyOf(
   { loadConcurrency }: NodeAgentConfig,
@@ -231,8 +231,8 @@ export function concurrencyOf(
 }
 
 /**
- * Settings of data movers: those of all, and by storage location what is different there. Throws
- * `BAD_CONFIG` where a data mover may take more memory than its pod.
+ * Settings of data movers: for all, and the differences by storage location. Throws `BAD_CONFIG` if
+ * a data mover may use more memory than its pod.
  */
 export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
   all: MoverSettings;
@@ -262,7 +262,7 @@ export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
   return { all, locations };
 }
 
-/** Rules for paths that stay out of backups, as exposing needs them. */
+/** Rules for excluded paths, in the form that exposers need. */
 export function excludeConfigIn({ longshore }: NodeAgentConfig): ExcludeConfig {
   const { excludePaths: all, excludePathsByAnnotation, storageClasses } = longshore ?? {};
   const classes: Record<string, string> = {};
@@ -277,18 +277,18 @@ export function excludeConfigIn({ longshore }: NodeAgentConfig): ExcludeConfig {
 }
 
 /**
- * Volumes that an agent makes available at once, at least; snapshots may take their storage
+ * Least number of volumes that an agent exposes at once. Creating a snapshot may take the storage
  * minutes.
  */
 const EXPOSURES_MIN = 8;
 
-/** Volumes that an agent makes available at once, where it may move so many at once. */
+/** Volumes that an agent exposes at once, if it may run `concurrency` data paths. */
 export const exposuresOf = (concurrency: number): number =>
   Math.max(EXPOSURES_MIN, 2 * concurrency);
 
 /**
- * Of these, how many are for each direction only: restores may wait half an hour for who uses their
- * volumes.
+ * Places reserved for each direction, because a restore may wait half an hour for the pods that use
+ * its volume.
  */
 export const exposuresLeast = (concurrency: number): number =>
   Math.floor(exposuresOf(concurrency) / 4);
@@ -296,8 +296,8 @@ export const exposuresLeast = (concurrency: number): number =>
 const CACHE_LIMIT_MB = 5000;
 
 /**
- * What the cache of a repository may take, of the backup-repository ConfigMap; Velero's default
- * where none is said.
+ * Size limit of a repository's cache, from the backup-repository ConfigMap. Velero's default if not
+ * set.
  */
 export function cacheLimitBytes(data: Readonly<Record<string, string>> | undefined): number {
   try {

@@ -4,8 +4,8 @@ import { FINAL_MOVEMENT_PHASES, type FinalMovementPhase } from '../kube/index.ts
 import type { Movement } from './movement.ts';
 
 /**
- * How it ended, while the clean-up before the final phase goes on: an agent that dies then must not
- * start all over.
+ * Outcome of the CR, recorded before the clean-up that precedes the final phase. If an agent dies
+ * during the clean-up, the CR must not start again.
  */
 const OUTCOME = 'longshore.io/outcome';
 
@@ -18,7 +18,7 @@ export interface Outcome {
   readonly status: object;
 }
 
-/** Undefined too where the annotation is not one of ours: then what the pod says counts. */
+/** Undefined if the annotation is missing or invalid. Then the pod decides. */
 export function outcomeOf({ metadata }: Movement): Outcome | undefined {
   const text = metadata.annotations?.[OUTCOME];
   if (text === undefined) return undefined;
@@ -38,13 +38,13 @@ export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined)
 }
 
 /**
- * Volumes noted when it ended, or later by its clean-up; undefined where none were. Kept until all
- * that was made for it is gone.
+ * Volumes noted at the end of the CR or by its clean-up; undefined if none. Kept until all objects
+ * of the CR are deleted.
  */
 export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
   metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
 
-/** Undefined takes the note off. */
+/** Undefined removes the note. */
 export function setVolumes({ metadata }: Movement, volumes: readonly string[] | undefined): void {
   const annotations = { ...metadata.annotations };
   delete annotations[VOLUMES];

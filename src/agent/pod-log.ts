@@ -2,15 +2,15 @@ import { messageOf } from '../base/index.ts';
 import type { KubeClient, Pod } from '../kube/index.ts';
 
 const STARS = '*'.repeat(27);
-/** What is kept of a log: its last MiB. Lines of ours have more than 64 bytes. */
+/** Only the last MiB of a log is kept. Longshore's lines have more than 64 bytes. */
 export const LOG_BYTES_MAX = 1 << 20;
 const LOG_LINES_MAX = LOG_BYTES_MAX / 64;
-/** A node that is away does not answer, and the CR waits meanwhile. */
+/** An unreachable node does not answer, and the CR waits meanwhile. */
 const READ_MS = 10_000;
 
 /**
- * The log of a data mover, its last MiB; the reason why it could not be read. The pod is deleted
- * afterwards.
+ * The last MiB of a data mover's log, or the reason why it could not be read. Read before the pod
+ * is deleted.
  */
 export async function readPodLog(
   client: KubeClient,
@@ -27,7 +27,7 @@ export async function readPodLog(
 }
 
 /**
- * As Velero frames it in the agent's own log, so that one place tells the whole story
+ * Framed as Velero does in the agent's own log, so that all logs are in one place
  * (pkg/util/kube/pod.go, CollectPodLogs).
  */
 export function framedPodLog(

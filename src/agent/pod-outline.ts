@@ -1,8 +1,8 @@
 import type { Pod } from '../kube/index.ts';
 
 /**
- * Of a pod, what names it and says whether it is going: agents keep thousands, each of which has
- * its whole manifest.
+ * The fields that identify a pod and show its deletion. Agents keep thousands of pods with large
+ * manifests.
  */
 export function outlineOf({
   apiVersion,

@@ -50,17 +50,17 @@ export interface ReconcilerSettings {
   /** Values of `spec.datamover` that are served. */
   readonly dataMovers: ReadonlySet<string>;
   readonly prepareTimeoutMs: number;
-  /** How often a data mover that died is started again. */
+  /** How often a data mover that died is restarted. */
   readonly restartsMax: number;
   readonly stallTimeoutMs: number;
-  /** An agent away for longer than this loses what it looks after to another. */
+  /** If an agent is away for longer, other agents take its CRs over. */
   readonly takeoverMs: number;
   /**
-   * A data mover of a restore that is cut off from the API server for so long stops; well below
-   * {@link takeoverMs}.
+   * A restore's data mover stops after this long without the API server; well below {@link
+   * takeoverMs}.
    */
   readonly fenceMs: number;
-  /** CRs being exposed in the whole cluster, above which none is accepted; 0 for no limit. */
+  /** CRs being exposed in the whole cluster at once; 0 for no limit. */
   readonly prepareQueueLength: number;
 }
 
@@ -75,34 +75,33 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly roster: Roster;
   /** Data paths that may run on this node. */
   readonly slots: Slots;
-  /** Volumes that this agent may be exposing at once in this direction. */
+  /** Volumes that this agent may expose at once in this direction. */
   readonly exposures: Slots;
   /**
-   * Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the
-   * scheduler places.
+   * Places for hosting pods whose node is fixed by the volume's pod. Undefined for kinds whose pods
+   * the scheduler places.
    */
   readonly hosted?: Slots | undefined;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;
-  /** What waits on all nodes. */
+  /** Work waiting on all nodes. */
   readonly backlog: Pick<Backlog, 'isFull'>;
   readonly recorder: EventRecorder;
   readonly metrics: AgentMetrics;
   readonly settings: ReconcilerSettings;
-  /** Where the logs of data movers go when they have ended; nowhere without it. */
+  /** Receives the log of each data mover that ended. Optional. */
   readonly writeLog?: ((text: string) => void) | undefined;
-  /** Where they are kept; nowhere without it. */
+  /** Stores these logs. Optional. */
   readonly moverLogs?: Pick<MoverLogs, 'keep'> | undefined;
-  /** Looks at the key again, soon. */
+  /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
 
 const UNDER_WAY: Result = { isUnderWay: true };
 
 /**
- * Drives the CRs of one kind through their phases: has it decided what to do next, and has that
- * done. Every step starts from what the API server has now, so that agents and movers may die at
- * any point.
+ * Drives the CRs of one kind through their phases: decides the next step and carries it out. Every
+ * step starts from the API server's state, so agents and movers may die at any point.
  */
 export class MovementReconciler<M extends Movement> {
   readonly #options: ReconcilerOptions<M>;
@@ -172,29 +171,23 @@ export class MovementReconciler<M extends Movement> {
     });
   }
 
-  /**
-   * Leaves everything as it is: movers go on by themselves, and the agent that comes back looks
-   * after them again.
-   */
+  /** Changes nothing in the cluster: movers continue alone, and the restarted agent resumes. */
   stop(): void {
     this.#memory.stop();
   }
 
-  /** What ends goes on until it has: resolves then. */
+  /** Resolves when all running ends and clean-ups are done. */
   drain(): Promise<void> {
     return this.#beside.drain();
   }
 
-  /**
-   * To be called before anything is started: pods and data movers that are there already have their
-   * places first.
-   */
+  /** Call before starting anything: existing pods and data movers take their places first. */
   takePlaces(): void {
     const { cache, slots, settings } = this.#options;
     for (const movement of cache.list()) {
       if (this.#isHosted(movement)) this.#exposures.host(movement);
       if (!isMoving(movement) || !this.#isServed(movement) || outcomeOf(movement)) continue;
-      // It runs here also where another agent looks after it by now.
+      // The mover also runs here if another agent owns the CR by now.
       const isHere =
         moverNodeOf(movement) === settings.node || isRunning(this.#decider.localPod(movement));
       if (isHere) slots.acquireAnyway(movement.metadata.uid);
@@ -205,7 +198,7 @@ export class MovementReconciler<M extends Movement> {
     if (this.#beside.isRunning(key)) return UNDER_WAY;
     const outcome = this.#beside.take(key);
     if (outcome && 'error' in outcome) throw outcome.error;
-    // To be tried again later. What changed meanwhile is seen then too.
+    // A retry comes later, and will see any change made meanwhile.
     if (outcome?.result !== undefined) return outcome.result;
     const ref = refOf(key);
     const movement = this.#writer.current(ref);
@@ -214,15 +207,14 @@ export class MovementReconciler<M extends Movement> {
       const result = await this.#reconcile(movement, signal);
       return this.#beside.isRunning(key) ? UNDER_WAY : result;
     } finally {
-      // What was done for one that went meanwhile has remembered it again.
+      // The reconcile may have remembered a CR that was deleted meanwhile.
       const { uid } = movement.metadata;
       if (this.#options.cache.get(ref)?.metadata.uid !== uid) this.#memory.forget(uid);
     }
   }
 
   async #reconcile(seen: M, signal: AbortSignal): Promise<Result | undefined> {
-    // Whatever it waits for next: it stands in line only for a place. It may have been called for
-    // one that is free.
+    // A CR in the queue waits only for a place. The agent may have called it for a free place.
     const stoodInLine = phaseOf(seen) === 'New' && this.#exposures.leave(seen.metadata.uid);
     const line = { isSettled: false };
     try {
@@ -232,7 +224,7 @@ export class MovementReconciler<M extends Movement> {
     }
   }
 
-  /** `line`: whether it took the place that it was called for, or stands in line for one. */
+  /** `line`: whether the CR took its place or queued again. */
   async #goOn(
     seen: M,
     signal: AbortSignal,
@@ -257,7 +249,7 @@ export class MovementReconciler<M extends Movement> {
     return undefined;
   }
 
-  /** It has been claimed, and its pod stands on this node or is to. */
+  /** The CR is claimed, and its hosting pod belongs on this node. */
   #isHosted(movement: M): boolean {
     if (!isPodVolume(movement) || phaseOf(movement) === 'New' || isFinal(movement)) return false;
     return podNodeOf(movement) === this.#options.settings.node;
@@ -279,9 +271,7 @@ export class MovementReconciler<M extends Movement> {
     this.#options.enqueue(key);
   }
 
-  /**
-   * The pod whose volume is moved is going, or gone: whether it can be moved yet is asked at once.
-   */
+  /** The pod of the volume is being deleted. Checks at once whether the move can continue. */
   podLost(key: string): void {
     const movement = this.#options.cache.get(refOf(key));
     const record = movement && this.#memory.get(movement.metadata.uid);
@@ -291,8 +281,8 @@ export class MovementReconciler<M extends Movement> {
   }
 
   /**
-   * The pod that waited for the data is gone, and its last version says that it had gone on with
-   * them.
+   * The pod that waited for the data is gone. Its last version shows that it had started with the
+   * data.
    */
   targetWentOn(key: string, podUid: string): void {
     const movement = this.#options.cache.get(refOf(key));
@@ -300,10 +290,7 @@ export class MovementReconciler<M extends Movement> {
     this.#memory.of(movement.metadata.uid).isSeenDone = true;
   }
 
-  /**
-   * A pod of this node is gone: what its last version said of its end is all that will ever be
-   * known.
-   */
+  /** A pod of this node is gone. Its last version is the only record of how it ended. */
   podGone(pod: Pod, ref: { namespace?: string | undefined; name: string }): void {
     const movement = this.#options.cache.get(ref);
     if (!movement || !isPodOf(pod, movement) || !hasEnded(pod)) return;
@@ -335,7 +322,7 @@ export class MovementReconciler<M extends Movement> {
     return undefined;
   }
 
-  /** An agent died while it cleaned up: the end is known, and only that is left to do. */
+  /** An agent died during clean-up. The outcome is recorded, so only the clean-up is left. */
   async #goOnEnding(movement: M, { phase, status }: Outcome): Promise<Result | undefined> {
     const owner = ownerOf(movement);
     if (owner !== undefined && owner !== this.#options.settings.node)
@@ -353,5 +340,5 @@ export class MovementReconciler<M extends Movement> {
   }
 }
 
-/** Nothing is left to do for it, whoever's it was. */
+/** No agent has work left for this CR. */
 const isOverFor = (movement: Movement): boolean => isFinal(movement) && !hasFinalizer(movement);

@@ -21,7 +21,7 @@ import { revokeMover } from './named-mover.ts';
 export interface RestartsOptions<M extends Movement> {
   readonly direction: Direction<M>;
   readonly node: string;
-  /** How often a data mover that died is started again. */
+  /** How often a data mover that died is restarted. */
   readonly restartsMax: number;
   readonly client: KubeClient;
   readonly clock: Clock;
@@ -33,7 +33,7 @@ export interface RestartsOptions<M extends Movement> {
   readonly logger: Logger;
 }
 
-/** Data movers that died, started again from what they had stored. */
+/** Restarts dead data movers, which reuse data already stored. */
 export class Restarts<M extends Movement> {
   readonly #options: RestartsOptions<M>;
 
@@ -42,8 +42,7 @@ export class Restarts<M extends Movement> {
   }
 
   /**
-   * Begins to make the pod anew, beside the reconciler. `pod`: the one that died, undefined where
-   * it is gone.
+   * Starts to recreate the pod, beside the reconciler. `pod` is the dead pod, undefined if gone.
    */
   async replace(movement: M, pod: Pod | undefined): Promise<void> {
     const { direction, exposures } = this.#options;
@@ -55,7 +54,7 @@ export class Restarts<M extends Movement> {
     }
   }
 
-  /** The new pod is made: the next death is another one. */
+  /** The new pod exists, so the next death counts again. */
   async finish(movement: M): Promise<void> {
     this.#options.exposures.drop(movement.metadata.uid);
     await this.#options.writer.update(movement, ({ metadata: { annotations } }) => {
@@ -66,9 +65,9 @@ export class Restarts<M extends Movement> {
   }
 
   /**
-   * A mover died, and may write no more; the CR stays as it is, with a message. `movement`: as the
-   * API server has it now. Each death counts once. Undefined when it is over: it died too often, or
-   * is another agent's by now.
+   * Counts the death of a mover and revokes its right to write. The CR keeps its phase and gets a
+   * message. `movement` is the latest version. Each death counts once. Undefined if the CR is over:
+   * too many deaths, or another owner.
    */
   async count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
     const { direction, node, restartsMax, writer, recorder, logger, metrics, clock } =
@@ -102,8 +101,8 @@ export class Restarts<M extends Movement> {
   }
 
   /**
-   * Its node had no room for the pod: it is to be made again, and no mover has died. Undefined when
-   * it is another agent's by now.
+   * Records that the node had no room for the pod. The pod is recreated, and no death is counted.
+   * Undefined if the CR has another owner by now.
    */
   async refuse(movement: M, pod: Pod, reason: string): Promise<M | undefined> {
     const { node, writer, recorder, logger } = this.#options;
@@ -119,7 +118,7 @@ export class Restarts<M extends Movement> {
     return noted;
   }
 
-  /** Without its pod it is made available from the start, as far as that is not done. */
+  /** Deletes the pod. The next exposure repeats the steps that are not done. */
   async #exposeAgain({ metadata }: M, pod: Pod | undefined): Promise<void> {
     this.#options.exposures.drop(metadata.uid);
     if (!pod) return;

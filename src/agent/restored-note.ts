@@ -6,29 +6,29 @@ import { moverOf } from './named-mover.ts';
 import { askPatiently, isRightGone } from './rights.ts';
 
 /**
- * On a PodVolumeRestore whose data are all in the volume. Its mover writes it before it makes the
- * mark that lets the pod go on: nothing else tells a later mover for certain that the pod may run,
- * since the pod takes the mark away, and its node may be late to tell that it did.
+ * On a PodVolumeRestore whose data is completely in the volume. The mover writes it before the mark
+ * that lets the pod start. Only this note tells a later mover reliably that the pod may be running:
+ * the pod removes the mark, and its node may report late.
  */
 const RESTORED = 'longshore.io/restored';
 
 /**
- * Roles of an earlier version have no right for it, and a right that is gone for a moment comes
- * back soon. Our choice.
+ * Roles of an earlier version lack this right. A right that is missing for a moment returns within
+ * this time. Our choice.
  */
 const RIGHT_MS = 15_000;
 
 const noteSchema = z.object({
   /** UID of the mover's pod. */
   by: z.string(),
-  /** Of the node at that time. */
+  /** Boot ID of the node at that time. */
   bootId: z.string(),
   root: z.string().optional(),
   isOfClaim: z.boolean().optional(),
   lastingClaim: z.string().optional(),
 });
 
-/** The volume as it was once it was restored; undefined as long as it is not. */
+/** The volume when its restore was complete; undefined before that. */
 export function restoredOf({ metadata }: PodVolumeRestore): WrittenVolume | undefined {
   const text = metadata.annotations?.[RESTORED];
   if (text === undefined) return undefined;
@@ -42,16 +42,15 @@ export function restoredOf({ metadata }: PodVolumeRestore): WrittenVolume | unde
 export interface RestoredNoteOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
-  /** How long the API server may take. */
+  /** Time limit for the API server's answer. */
   readonly timeoutMs: number;
   readonly signal: AbortSignal;
 }
 
 /**
- * Notes that all data are in the volume, or takes the note off where a volume has lost them, as
- * long as the mover that was named when it began is the one. A restore without a named mover is one
- * of Velero's agent, which starts no second one. Throws `NOT_NAMED`, and what the API server
- * refuses.
+ * Records that all data is in the volume, or removes the note if the volume lost its data. Does
+ * nothing if the restore names no mover: Velero's agent starts no second mover. Throws `NOT_NAMED`
+ * if the CR names another mover, and `NOT_NOTED` if the API server refuses.
  */
 export async function noteRestored(
   restore: PodVolumeRestore,
@@ -75,7 +74,7 @@ export async function noteRestored(
       const text = `PodVolumeRestore ${namespace ?? ''}/${name} has another data mover by now, which restores the volume: its pod was not told to go on`;
       throw new CodedError('NOT_NAMED', text);
     }
-    // On top of what was read: another mover may be named meanwhile.
+    // Patch only the version just read: another mover may be named meanwhile.
     const { resourceVersion } = found.metadata;
     const metadata = { uid, resourceVersion, annotations: { [RESTORED]: note } };
     try {
@@ -83,10 +82,11 @@ export async function noteRestored(
       return true;
     } catch (error) {
       if (isCode(error, 'KUBE_CONFLICT')) return false;
-      // What is noted wrongly would be believed: that right was there once.
+      // A wrong note would be believed, so its removal must not fail. The right to write it
+      // existed.
       if (!written || !isRightGone(error)) throw error;
       if (performance.now() - startMs < RIGHT_MS) throw error;
-      // What a later mover does is as safe as it was with those roles.
+      // Without the note a later mover is as safe as it was with those roles.
       const text = 'no right to note on PodVolumeRestores that their data are restored';
       logger.warn({ name, error: messageOf(error) }, text);
       return true;

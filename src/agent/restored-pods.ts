@@ -15,16 +15,16 @@ interface RestoresOfPod {
   readonly first: Map<string, string>;
 }
 
-/** Restores by the pod that waits for them: what happens to that pod may be what they wait for. */
+/** Restores by the pod that waits for them. A change of the pod may let its restores proceed. */
 export class RestoresByPod {
   readonly #restores: Pick<Cache<PodVolumeRestore>, 'get' | 'onChange'>;
-  /** By key of their pod; what is known of a pod goes with the last of its restores. */
+  /** Restores by key of their pod. A pod is forgotten with the last of its restores. */
   readonly #byPod = new Map<string, RestoresOfPod>();
 
   constructor(restores: Pick<Cache<PodVolumeRestore>, 'get' | 'onChange'>) {
     this.#restores = restores;
     restores.onChange((after, before) => {
-      // First, so that what is known of a pod outlives a change of its only restore.
+      // Add the new key first, so that a pod's record survives an update of its only restore.
       if (after) this.#set(after, true);
       else if (before) this.#set(before, false);
     });
@@ -35,13 +35,13 @@ export class RestoresByPod {
     return [...keys].flatMap((key) => this.#restores.get(refOf(key)) ?? []);
   }
 
-  /** Keys of those that nobody has claimed. */
+  /** Keys of unclaimed restores. */
   waitingFor(pod: PodName): string[] {
     const waiting = this.of(pod).filter((restore) => phaseOf(restore) === 'New');
     return waiting.map(({ metadata }) => keyOf(metadata));
   }
 
-  /** Keys of those that somebody has claimed, and that have not ended. */
+  /** Keys of claimed restores that have not ended. */
   underWay(pod: PodName): string[] {
     const claimed = this.of(pod).filter(
       (restore) => phaseOf(restore) !== 'New' && !isFinal(restore),
@@ -49,7 +49,7 @@ export class RestoresByPod {
     return claimed.map(({ metadata }) => keyOf(metadata));
   }
 
-  /** Names the restore that may claim. This agent alone decides it: a pod has one node. */
+  /** Chooses the restore that may claim. Only this agent chooses, because a pod has one node. */
   setFirst(pod: PodName, claim: string, uid: string): void {
     this.#restoresOf(pod)?.first.set(claim, uid);
   }
@@ -76,8 +76,8 @@ export class RestoresByPod {
 }
 
 /**
- * The pod that a change tells the end of; a list may show another one of its name, and never say
- * that the one before went.
+ * The pod whose end this change shows. A new list may show another pod of the same name, without a
+ * deletion of the old one.
  */
 export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod | undefined =>
   before?.metadata.uid === after?.metadata.uid ? undefined : before;
@@ -85,16 +85,16 @@ export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod |
 const isGoing = (pod: Pod | undefined): boolean => pod?.metadata.deletionTimestamp !== undefined;
 
 /**
- * Whether a change tells that a pod is going or has gone, for the first time; one may be going
- * already when it is first seen.
+ * Whether a change shows for the first time that a pod is going or gone. A pod may already be going
+ * when it is first seen.
  */
 export const isLeaving = (after: Pod | undefined, before: Pod | undefined): boolean =>
   endedPod(after, before) !== undefined || (isGoing(after) && !isGoing(before));
 
 /**
- * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its
- * own: all hold the same files, and two data movers would write into one another's. One restores;
- * its mark is the others' too, so that they are done with it.
+ * A pod may use one PVC as several volumes, each with its own snapshot and restore. All snapshots
+ * hold the same files, and two data movers would overwrite each other. So only one restore runs,
+ * and its done mark counts for the others.
  */
 export class SharedClaims {
   readonly #restores: Pick<RestoresByPod, 'of' | 'firstOf' | 'setFirst'>;
@@ -104,8 +104,8 @@ export class SharedClaims {
   }
 
   /**
-   * Undefined where it is the one that restores. `isReady`: the pod waits, so that this one may
-   * begin.
+   * Undefined if this restore may run. `isReady`: the pod waits for its data, so a restore may
+   * start.
    */
   hindranceOf(
     restore: PodVolumeRestore,
@@ -145,8 +145,8 @@ export class SharedClaims {
 }
 
 /**
- * As much of a restored pod as its restores ask for: a node may have hundreds, each with its whole
- * manifest.
+ * The fields of a restored pod that its restores need. A node may have hundreds of pods with large
+ * manifests.
  */
 export function trimmedRestored(pod: Pod): Pod {
   const { spec, status } = pod;

@@ -1,26 +1,25 @@
 import { CodedError, isCode, messageOf, withRetry } from '../base/index.ts';
 import { isUnauthorized, meaningOf } from '../kube/index.ts';
 
-/** How long a right may be missing before what needs it fails. */
+/** How long a right may be missing before a task fails. */
 export const RIGHTS_MS = 300_000;
 
 /**
- * Rights may be gone for a moment while Velero is upgraded, or while an API server starts. The
- * table of answers tells these refusals from those that stay. A quota may be full for some minutes.
+ * A right may be missing for a moment during an upgrade of Velero or the start of an API server.
+ * The table of answers distinguishes passing and permanent refusals. A quota may be full for some
+ * minutes.
  */
 export const isRightGone = (error: unknown): boolean =>
   isUnauthorized(error) && (meaningOf(error) === 'refused for now' || isQuotaFull(error));
 
-/**
- * A quota of the namespace allows no more pods or claims: there is room again once others are gone.
- */
+/** The namespace's quota allows no more pods or claims until others are deleted. */
 export const isQuotaFull = (error: unknown): boolean =>
   isCode(error, 'KUBE_FORBIDDEN') && messageOf(error).includes('exceeded quota');
 
 const PAUSE_MS = 5000;
 
 /**
- * Retries while the API server is away, or a right is missing: neither is a reason to fail a
+ * Retries while the API server is away or a right is missing. These failures should not fail a
  * volume.
  */
 export function askPatiently<T>(
@@ -35,7 +34,7 @@ export function askPatiently<T>(
   });
 }
 
-/** The task, to be tried again while only a right is missing, for as long as it may be. */
+/** Makes a missing right retryable, until {@link RIGHTS_MS} have passed. */
 function waitingForRights<T>(task: () => Promise<T>): () => Promise<T> {
   let refusedMs: number | undefined;
   return async () => {

@@ -2,20 +2,17 @@ import type { Cache, Pod } from '../kube/index.ts';
 import { outlineOf } from './pod-outline.ts';
 
 /**
- * How long agents of rank 1, 2, ... leave a new CR to those before them; a dead first one costs no
- * more than 5 s.
+ * How long agents of rank 0, 1, 2 wait for a new CR; see {@link Roster.turnMs} for later ranks. A
+ * dead first agent costs at most 5 s.
  */
 const TURNS_MS = [0, 3500, 4300];
 const LATER_MS = 5000;
 const LATER_STEP_MS = 150;
 
-/**
- * Which nodes have a living agent, by their pods: known from the API alone, and kept up with every
- * change of them.
- */
+/** Nodes with a running agent, according to the agents' pods. Follows every change of the pods. */
 export class Roster {
   readonly #self: string;
-  /** Names of the living agents' pods, by node. */
+  /** Names of the running agents' pods, by node. */
   readonly #pods = new Map<string, Set<string>>();
   readonly #listeners: ((node: string) => void)[] = [];
   #others: { readonly node: string; readonly hash: number }[] | undefined;
@@ -31,12 +28,12 @@ export class Roster {
     });
   }
 
-  /** Another one whenever a node has won or lost its agent. */
+  /** Changes whenever a node gains or loses its agent. */
   get version(): number {
     return this.#version;
   }
 
-  /** Called with each node that has won or lost its agent. */
+  /** Called with each node that gains or loses its agent. */
   onChange(listener: (node: string) => void): void {
     this.#listeners.push(listener);
   }
@@ -50,8 +47,8 @@ export class Roster {
   }
 
   /**
-   * How many agents come before this one for a CR: rendezvous hashing, so that all agree with no
-   * word spoken.
+   * This agent's place in the order of agents for a CR; 0 is the first. Rendezvous hashing: all
+   * agents agree without messages.
    */
   rank(uid: string): number {
     const of = hashOf(uid);
@@ -64,9 +61,7 @@ export class Roster {
     return rank;
   }
 
-  /**
-   * Milliseconds that an agent of a rank waits, from when a CR is up for anyone, before it tries.
-   */
+  /** Milliseconds that an agent of this rank waits before it tries a CR that any agent may take. */
   static turnMs(rank: number): number {
     return TURNS_MS[rank] ?? LATER_MS + (rank - TURNS_MS.length) * LATER_STEP_MS;
   }
@@ -100,7 +95,7 @@ function hashOf(text: string): number {
   return mixed(hash);
 }
 
-/** The last step of MurmurHash3: each bit of a word depends on all of its bits. */
+/** Last step of MurmurHash3: each output bit depends on all input bits. */
 function mixed(word: number): number {
   let h = word;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
@@ -114,7 +109,9 @@ function isAlive({ metadata, status }: Pod): boolean {
   return ready === undefined || ready.status === 'True';
 }
 
-/** As much of a node-agent's pod as the roster asks for: large clusters have thousands of them. */
+/**
+ * The fields of a node-agent's pod that the roster needs. Large clusters have thousands of them.
+ */
 export function trimmedAgent(pod: Pod): Pod {
   const { spec, status } = pod;
   const ready = status?.conditions?.find(({ type }) => type === 'Ready');

@@ -13,21 +13,21 @@ import {
 } from '../kube/index.ts';
 import { concurrencyOf, type NodeAgentConfig, parseNodeAgentConfig } from './node-agent-config.ts';
 
-/** The agents of one DaemonSet, Velero's or ours: both read the same flags. */
+/** The agents of one DaemonSet, Velero's or Longshore's: both read the same flags. */
 export interface AgentGroup {
-  /** Of the DaemonSet. */
+  /** Name of the DaemonSet. */
   readonly name: string;
   /** Values of `spec.datamover` that they serve. */
   readonly movers: ReadonlySet<string>;
   /** Label selector of their pods, as text. */
   readonly selector: string;
-  /** Undefined where it cannot be read: then no numbers are known. */
+  /** Undefined if it cannot be read; then the numbers are unknown. */
   readonly config: NodeAgentConfig | undefined;
-  /** Nodes that should have an agent, as the DaemonSet counts them. */
+  /** Nodes that should have an agent, as counted by the DaemonSet. */
   readonly wanted: number | undefined;
   /**
-   * Whether its template says that it runs this program. One that does not may run it all the same,
-   * by another image.
+   * Whether the template shows that it runs Longshore. A template without these signs may still run
+   * it, by its image.
    */
   readonly isOwn: boolean;
 }
@@ -35,11 +35,11 @@ export interface AgentGroup {
 /** All agents of a namespace. */
 export interface KnownAgents {
   readonly groups: readonly AgentGroup[];
-  /** Their pods that run. */
+  /** Their running pods. */
   readonly alive: readonly Pod[];
   /**
-   * False where DaemonSets cannot be listed, or pods of agents run that none of the known ones has:
-   * there may be others.
+   * False if there may be other agents: DaemonSets cannot be listed, or a pod with the role of an
+   * agent belongs to no known group.
    */
   readonly areAll: boolean;
 }
@@ -49,7 +49,7 @@ interface DaemonSetStatus {
   readonly observedGeneration?: number;
 }
 
-/** What the caller knows better than the DaemonSets. */
+/** Facts that the caller knows better than the DaemonSets. */
 export interface ServingFlags {
   readonly dataMovers?: string | undefined;
   readonly agentSelector?: string | undefined;
@@ -57,23 +57,25 @@ export interface ServingFlags {
   readonly daemonSet?: string | undefined;
 }
 
-/** What agents serve without the flag: ours (the default of cli/node-agent.ts), and Velero's. */
+/**
+ * Data movers served without the flag: by Longshore (default of cli/node-agent.ts) and by Velero.
+ */
 const OWN_MOVERS = 'velero,longshore';
 const VELERO_MOVERS = 'velero';
 const DEFAULT_SELECTOR = 'role=node-agent';
-/** Of pods of Velero's agents, and of ours. */
+/** Matches the role of pods of Velero's and Longshore's agents. */
 const AGENT_ROLE = /(^|-)node-agent/;
-/** Looked for where nobody may list: Velero's and ours. */
+/** Looked up by name if listing is forbidden: Velero's and Longshore's. */
 const USUAL_NAMES = ['node-agent', 'longshore-node-agent'];
 
-/** Values of `spec.datamover` that a list of them serves. */
+/** The values of `spec.datamover` served for the text of a `--data-movers` flag. */
 export function dataMoversOf(text: string): Set<string> {
   const names = new Set(text.split(',').map((name) => name.trim()));
   if (names.has('velero')) for (const name of BUILT_IN_MOVERS) names.add(name);
   return names;
 }
 
-/** Who serves DataUploads and DataDownloads in this namespace, as the DaemonSets there say. */
+/** The agents that serve DataUploads and DataDownloads in this namespace, from its DaemonSets. */
 export async function loadAgentGroups(
   client: KubeClient,
   namespace: string,
@@ -91,7 +93,7 @@ export async function loadAgentGroups(
   return [{ name: '', movers, selector: agentSelector, ...unknown }];
 }
 
-/** Who serves in this namespace, and who of them runs. */
+/** All agents of this namespace, and their running pods. */
 export async function loadAgents(client: KubeClient, namespace: string): Promise<KnownAgents> {
   const pods = await client.list(PODS, { namespace, labelSelector: 'role' });
   const running = pods.filter(({ status }) => status?.phase === 'Running');
@@ -99,7 +101,7 @@ export async function loadAgents(client: KubeClient, namespace: string): Promise
   const groups = await groupsOf(client, namespace, found, {});
   const isKnown = (pod: Pod): boolean => groups.some((group) => isAgentOf(group, pod));
   const alive = running.filter(isKnown);
-  // Such as those that a shell starts, or that are not the first container.
+  // For example agents started by a shell, or in a container that is not the first.
   const hasOthers = running.some(
     (pod) => AGENT_ROLE.test(pod.metadata.labels?.role ?? '') && !isKnown(pod),
   );
@@ -117,7 +119,7 @@ async function groupsOf(
     const args = argsOf(daemonSet);
     if (!args.includes('node-agent') || !args.includes('server')) continue;
     const { status } = daemonSet as DaemonSet & { status?: DaemonSetStatus };
-    // Until its controller has looked at it once, 0 means nothing.
+    // Before the DaemonSet controller has set the status, 0 means nothing.
     const isCounted = status?.observedGeneration !== undefined;
     groups.push({
       name: daemonSet.metadata.name,
@@ -138,15 +140,14 @@ function moversOf(daemonSet: DaemonSet, args: readonly string[]): Set<string> {
   return dataMoversOf(VELERO_MOVERS).add(BLOCK_MOVER);
 }
 
-/** Our manifests and our chart set such a variable; Velero's node-agent has none. */
+/** Longshore's manifests and chart set such a variable; Velero's node-agent has none. */
 const runsThisProgram = ({ spec }: DaemonSet): boolean =>
   spec.template.spec.containers.some(({ env = [] }) =>
     env.some(({ name }) => name.startsWith('LONGSHORE_')),
   );
 
 /**
- * Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of
- * which nothing is known.
+ * Whether a running agent serves this `spec.datamover`; undefined for data movers of third parties.
  */
 export async function isMoverServed(
   client: KubeClient,
@@ -173,7 +174,7 @@ async function findDaemonSets(
   try {
     return { found: await client.list(DAEMON_SETS, { namespace }), areAll: true };
   } catch (error) {
-    // As the agents themselves, which may only read those they know by name.
+    // The agents themselves may only read DaemonSets by name.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
   }
   const names = new Set(USUAL_NAMES);
@@ -190,7 +191,7 @@ async function findDaemonSets(
 const daemonSetOf = ({ metadata }: Pod): string | undefined =>
   metadata.ownerReferences?.find(({ kind }) => kind === 'DaemonSet')?.name;
 
-/** Whether a pod is one of these agents, and does its work. */
+/** Whether a pod is one of these agents. */
 export function isAgentOf({ name, selector }: AgentGroup, pod: Pod): boolean {
   const owner = daemonSetOf(pod);
   if (owner !== undefined) return owner === name;
@@ -202,7 +203,7 @@ export function isAgentOf({ name, selector }: AgentGroup, pod: Pod): boolean {
   return matchesSelector({ matchLabels }, pod.metadata.labels);
 }
 
-/** Data paths at once on a node; undefined where it cannot be told. */
+/** Data paths that may run on a node at once; undefined if unknown. */
 export function placesOf({ config }: AgentGroup, node: Node | undefined): number | undefined {
   if (config === undefined) return undefined;
   const labels = node?.metadata.labels;
@@ -237,16 +238,13 @@ async function loadConfig(
   try {
     return parseNodeAgentConfig(name, found.data).config;
   } catch (error) {
-    // Its agents say so themselves, and do not start.
+    // The agents report a bad ConfigMap themselves, and do not start.
     if (isCode(error, 'BAD_CONFIG')) return undefined;
     throw error;
   }
 }
 
-/**
- * What only makes the answer better: undefined where this user may not read it, or where there is
- * no such kind.
- */
+/** For optional facts: undefined if access is forbidden or the kind does not exist. */
 export async function unlessRefused<T>(answer: Promise<T>): Promise<T | undefined> {
   try {
     return await answer;

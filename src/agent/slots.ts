@@ -1,6 +1,7 @@
 /**
- * A bounded number of places, each held under a name. Whoever found none stands in line, and is
- * called when one may be free; it stays there until it has one or leaves.
+ * A bounded number of places, each held under a name. A caller without a place joins a queue, and
+ * is called when a place may be free. The caller stays in the queue until it takes a place or
+ * leaves.
  */
 export class Slots {
   readonly #limit: number;
@@ -10,8 +11,8 @@ export class Slots {
   readonly #line = new Map<string, { readonly order: number; readonly onFree: () => void }>();
 
   /**
-   * `usedByAll`: of those that share the limit, how many are held; `least`: so many are to be had
-   * whatever the others hold.
+   * `usedByAll`: held places of all who share the limit. `least`: places guaranteed to this
+   * instance, even if the others hold all.
    */
   constructor(
     limit: number,
@@ -47,10 +48,7 @@ export class Slots {
     return this.#holders.has(name) || this.#free > 0;
   }
 
-  /**
-   * True when it holds one now; else it {@link wait}s, and `onFree` is called when it may try
-   * again.
-   */
+  /** Takes a place and returns true, or calls {@link wait} and returns false. */
   tryAcquire(name: string, onFree: () => void, order?: number): boolean {
     if (!this.hasRoom(name)) {
       this.wait(name, onFree, order);
@@ -61,26 +59,23 @@ export class Slots {
     return true;
   }
 
-  /** Takes one also above the limit: what runs already goes on. */
+  /** Takes a place even above the limit, for work that is already running. */
   acquireAnyway(name: string): void {
     this.#holders.add(name);
     this.#line.delete(name);
   }
 
-  /** Stands in line; `order`: those of lower numbers come first. */
+  /** Joins the queue; lower `order` goes first. `onFree` is called when it may try again. */
   wait(name: string, onFree: () => void, order = performance.now()): void {
     this.#line.set(name, { order, onFree });
   }
 
-  /** Wants none any more; whether it stood in line. */
+  /** Leaves the queue. Returns whether it was in it. */
   leave(name: string): boolean {
     return this.#line.delete(name);
   }
 
-  /**
-   * Wants none any more, and may have been called for one that is free: who comes next is called
-   * for it.
-   */
+  /** Leaves the queue, and passes a free place on to the next. */
   withdraw(name: string): void {
     if (this.#line.delete(name)) this.wake();
   }
@@ -90,7 +85,7 @@ export class Slots {
     if (this.#holders.delete(name) || waited) this.wake();
   }
 
-  /** Calls as many as there are places, those first that come first. */
+  /** Calls as many waiting callers as there are free places, in order. */
   wake(): void {
     const free = this.#free;
     if (free <= 0) return;
@@ -98,7 +93,7 @@ export class Slots {
   }
 }
 
-/** The few of the lowest order, without sorting thousands. */
+/** The `count` lowest by order, without sorting thousands. */
 function firstOf<T extends { readonly order: number }>(all: Iterable<T>, count: number): T[] {
   const first: T[] = [];
   for (const one of all) {

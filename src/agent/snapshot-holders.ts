@@ -21,29 +21,29 @@ export interface HeldSnapshot {
   readonly tags?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Who needs a snapshot, as far as a cluster tells. */
+/** The owner of a snapshot, as far as the cluster shows. */
 export interface SnapshotHolder {
-  /** Name of the Backup; as its label has it where no Backup of that name is there. */
+  /** Name of the Backup. If the Backup is gone, the value of the label. */
   readonly backup: string | undefined;
   readonly isBackupThere: boolean;
   /**
    * The object that names the snapshot: a DataUpload, a PodVolumeBackup, or the ConfigMap of a
-   * DataUpload that is gone.
+   * deleted DataUpload.
    */
   readonly heldBy: string | undefined;
-  /** Backups of this cluster have nothing to do with it: it was not made for Velero. */
+  /** The snapshot was not made for Velero, so no backup of this cluster uses it. */
   readonly isForeign: boolean;
 }
 
 export interface SnapshotHolders {
   readonly of: (snapshot: HeldSnapshot) => SnapshotHolder;
-  /** Kinds that could not be read: what they hold looks as if nobody did. */
+  /** Kinds that could not be read. Their snapshots look unused. */
   readonly unread: readonly string[];
 }
 
 /**
- * Reads the objects of Velero's namespace once. Throws `KUBE_*` errors, but where a kind is refused
- * or not there.
+ * Reads the objects of Velero's namespace once. Throws `KUBE_*` errors, except if a kind is
+ * forbidden or does not exist.
  */
 export async function loadSnapshotHolders(
   client: KubeClient,
@@ -92,8 +92,7 @@ export async function loadSnapshotHolders(
     of: ({ id, tags }) => {
       const holder = holders.get(id) ?? making.get(tags?.[UPLOAD_TAG] ?? '');
       const { label } = holder ?? {};
-      // Uploads of a backup whose DataUpload is gone: the operation's ID begins with the UID of the
-      // backup.
+      // If the DataUpload is gone: the ID of its operation begins with the UID of the backup.
       const uid = /^du-([0-9a-f-]{36})\./.exec(tags?.[OPERATION_TAG] ?? '')?.[1] ?? '';
       const known = label === undefined ? byUid.get(uid) : byLabel.get(label);
       return {

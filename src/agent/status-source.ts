@@ -23,11 +23,11 @@ export interface StatusQuery {
   readonly client: KubeClient;
   readonly namespace: string;
   readonly flags?: ServingFlags;
-  /** How often what changes seldom is read anew; {@link FACTS_EVERY_MS} where nothing is said. */
+  /** How often to read the {@link Facts}; {@link FACTS_EVERY_MS} by default. */
   readonly factsEveryMs?: number;
 }
 
-/** Reads all once. Throws `KUBE_*` errors. */
+/** Reads everything once. Throws `KUBE_*` errors. */
 export async function readStatus(query: StatusQuery): Promise<StatusWorld> {
   const { client, namespace } = query;
   const [ups, downs, pods, backups, restores] = await Promise.all([
@@ -42,7 +42,9 @@ export async function readStatus(query: StatusQuery): Promise<StatusWorld> {
   return { ...facts, movements, pods, nowMs: nowMsOf(client) };
 }
 
-/** Throws `KUBE_*` errors where this user may not read what matters, or the API server is away. */
+/**
+ * Throws `KUBE_*` errors if this user lacks a required right, or the API server does not answer.
+ */
 export async function assertReadable({ client, namespace }: StatusQuery): Promise<void> {
   await Promise.all([
     client.listPage(DATA_UPLOADS, { namespace, limit: 1 }),
@@ -53,7 +55,7 @@ export async function assertReadable({ client, namespace }: StatusQuery): Promis
 
 const nowMsOf = ({ clock }: KubeClient): number => Number(clock.nowNs() / 1_000_000n);
 
-/** What changes seldom: read anew now and then. */
+/** Facts that seldom change, read again from time to time. */
 interface Facts {
   readonly groups: readonly AgentGroup[];
   readonly nodes: readonly Node[] | undefined;
@@ -75,7 +77,7 @@ async function readFacts(
   return { groups, nodes, claims, targets };
 }
 
-/** One list for each namespace that restores wait to write to, whatever their number. */
+/** Sends one request for each target namespace of waiting restores. */
 async function readTargets(
   client: KubeClient,
   movements: readonly Movement[],
@@ -99,23 +101,18 @@ async function readTargets(
 }
 
 const FACTS_EVERY_MS = 15_000;
-/** Whoever looks does not wait longer for it. Our choice. */
+/** Longest wait for fresh facts. Our choice. */
 const READING_MS = 2000;
-/** Watches end and begin again all the time: only what lasts is worth a word. */
+/** Watches end and restart all the time. Only a longer outage is shown. */
 const AWAY_MS = 5000;
-/**
- * Bookmarks come about every minute: a server that says less than that is away, whatever the
- * connection says.
- */
+/** Bookmarks come about every minute. A server silent for longer is away, even if connected. */
 const SILENT_MS = 100_000;
 
-/**
- * Follows the cluster by watches. What is shown while the API server is away is what it told last.
- */
+/** Follows the cluster by watches. During an outage it shows the last known state. */
 export class StatusFollower {
   readonly #query: StatusQuery;
   readonly #caches: readonly [Cache<Movement>, Cache<Movement>, Cache<Pod>];
-  /** Of volumes of pods: shown where they can be read. */
+  /** CRs of pod volumes, shown if they can be read. */
   readonly #others: readonly Cache<Movement>[];
   #facts: Facts | undefined;
   #factsFailure: string | undefined;
@@ -151,13 +148,13 @@ export class StatusFollower {
   }
 
   /**
-   * As it is known now; undefined until all was read once. Asks for what changes seldom in the
-   * background, one at a time.
+   * The known state; undefined until everything was read once. Refreshes the facts in the
+   * background, one read at a time.
    */
   look(): StatusWorld | undefined {
     const [ups, downs, pods] = this.#caches;
     if (!this.#caches.every(({ isSynced }) => isSynced)) return undefined;
-    // What cannot be read is not waited for.
+    // Do not wait for kinds that cannot be read.
     const isRead = ({ isSynced, failure }: Cache<Movement>): boolean =>
       isSynced || failure !== undefined;
     if (!this.#others.every(isRead)) return undefined;
@@ -184,10 +181,7 @@ export class StatusFollower {
     return { ...this.#facts, movements, pods: podList, nowMs: nowMsOf(this.#query.client) };
   }
 
-  /**
-   * As `look`; what changes seldom is read first where nobody has looked for long, within a bounded
-   * time.
-   */
+  /** Like `look`, but first waits a bounded time for old facts to be refreshed. */
   async lookAnew(): Promise<StatusWorld | undefined> {
     this.look();
     const isOld = performance.now() - this.#factsMs > 2 * this.#factsEveryMs;
@@ -204,7 +198,7 @@ export class StatusFollower {
     return this.#query.factsEveryMs ?? FACTS_EVERY_MS;
   }
 
-  /** Why what is shown may be old, in a sentence; undefined while all is well. */
+  /** Why the shown state may be old, in a sentence; undefined while all is well. */
   get outage(): string | undefined {
     for (const { failure, silentMs, resource } of this.#caches) {
       const isAway = failure === undefined ? silentMs > SILENT_MS : silentMs > AWAY_MS;
@@ -216,13 +210,13 @@ export class StatusFollower {
   }
 }
 
-/** What nobody shows of a CR that is over, in its metadata, spec and status. */
+/** Fields of metadata, spec and status that are not shown for CRs in a final phase. */
 const UNSHOWN = new Set([
   ...['annotations', 'ownerReferences', 'csiSnapshot', 'dataMoverConfig', 'tags'],
   'dataMoverResult',
 ]);
 
-/** Clusters keep many thousands that are over. */
+/** Clusters keep many thousands of CRs in a final phase. */
 function shortened<M extends Movement & KubeObject>(movement: M): M {
   if (!isFinal(movement)) return movement;
   const { metadata, spec, status } = movement;
@@ -237,7 +231,7 @@ function shortened<M extends Movement & KubeObject>(movement: M): M {
 const shownOf = <T extends object>(part: T): T =>
   Object.fromEntries(Object.entries(part).filter(([key]) => !UNSHOWN.has(key))) as T;
 
-/** As much of a pod as its state needs. */
+/** The parts of a pod that its state needs. */
 function outlined({ apiVersion, kind, metadata, spec, status }: Pod): Pod {
   return {
     ...(apiVersion !== undefined && { apiVersion }),

@@ -34,43 +34,39 @@ export interface MovementDescription {
   readonly name: string;
   readonly uid: string;
   /**
-   * The PVC whose data it is, or that waits for it: `namespace/name`; of a volume of a pod,
-   * `namespace/pod/volume`.
+   * The source or target PVC as `namespace/name`; for a volume of a pod, `namespace/pod/volume`.
    */
   readonly volume: string;
   readonly storageLocation: string;
-  /** `spec.datamover`; `velero` where it is empty, or there is no such field. */
+  /** `spec.datamover`; `velero` if the field is empty or missing. */
   readonly dataMover: string;
   readonly phase: string;
   readonly node: string;
   readonly ageSeconds: number;
-  /** Since data is moved; undefined before that, and when it is over. */
+  /** Since the data path started; undefined unless the volume is being moved. */
   readonly movingSeconds: number | undefined;
   readonly bytesDone: number;
-  /** 0 where it is not known yet. */
+  /** 0 if not known yet. */
   readonly totalBytes: number;
-  /** Nothing is left to be done for it. */
+  /** In a final phase, with no finalizer left. */
   readonly isOver: boolean;
-  /**
-   * In a sentence: what is to happen next, and who keeps it waiting. Of one that is over, how it
-   * ended.
-   */
+  /** A sentence: the next step, and the missing condition. For a CR that is over, how it ended. */
   readonly waitsFor: string;
 }
 
-/** All that is read of the cluster to tell what operations wait for. */
+/** Everything read from the cluster to explain what operations wait for. */
 export interface StatusWorld {
   readonly movements: readonly Movement[];
-  /** Of Velero's namespace: agents and hosting pods. */
+  /** In Velero's namespace: agents and hosting pods. */
   readonly pods: readonly Pod[];
   readonly groups: readonly AgentGroup[];
-  /** Undefined where they cannot be read, as all below. */
+  /** Undefined if they cannot be read; the same goes for the fields below. */
   readonly nodes: readonly Node[] | undefined;
-  /** Of Velero's namespace. */
+  /** In Velero's namespace. */
   readonly claims: readonly PersistentVolumeClaim[] | undefined;
   /**
-   * PVCs of namespaces that restores write to, as `namespace/name`; of a namespace that was not
-   * read there are none.
+   * PVCs in the target namespaces of restores, as `namespace/name`. Namespaces that were not read
+   * have none.
    */
   readonly targets: {
     readonly namespaces: ReadonlySet<string>;
@@ -87,7 +83,7 @@ export function nodesOfAgents({ pods, groups }: StatusWorld): string[] {
   return [...new Set(nodes)].filter((node) => node !== '').sort();
 }
 
-/** What each CR waits for, oldest first; of those alone that are asked about. */
+/** Describes the selected CRs, oldest first. */
 export function describeMovements(
   world: StatusWorld,
   isAskedAbout: (movement: Movement) => boolean = () => true,
@@ -134,7 +130,7 @@ function kindOf(movement: Movement): MovementDescription['kind'] {
   return isDownload(movement) ? 'DataDownload' : 'DataUpload';
 }
 
-/** Volumes of pods are served by whoever serves Velero's own data mover. */
+/** Volumes of pods are served by the agents that serve Velero's own data mover. */
 const dataMoverOf = (movement: Movement): string =>
   isPodVolume(movement) ? '' : (movement.spec.datamover ?? '');
 
@@ -155,16 +151,16 @@ function secondsSince(nowMs: number, time: string | null | undefined): number | 
   return time ? Math.max(0, (nowMs - Date.parse(time)) / 1000) : undefined;
 }
 
-/** The world, counted once for all operations. */
+/** Indexes the world once for all operations. */
 class View {
   readonly #world: StatusWorld;
   readonly #hosting: ReadonlyMap<string, Pod>;
   readonly #nodes: ReadonlyMap<string, Node>;
   readonly #claims: ReadonlyMap<string, PersistentVolumeClaim>;
   readonly #alive: ReadonlyMap<AgentGroup, ReadonlySet<string>>;
-  /** Being made available in the whole cluster: what `prepareQueueLength` bounds. */
+  /** CRs being exposed in the whole cluster; `prepareQueueLength` bounds them. */
   readonly #preparing: number;
-  /** By node, and by node and direction. */
+  /** By node. The `Alike` maps are by kind and node. */
   readonly #acceptedBy: ReadonlyMap<string, number>;
   readonly #acceptedAlike: ReadonlyMap<string, number>;
   readonly #hostedOn: ReadonlyMap<string, number>;
@@ -173,7 +169,10 @@ class View {
   readonly #workOn: ReadonlyMap<string, number>;
   readonly #acceptedOf: ReadonlyMap<string, number>;
   readonly #fresh: readonly Movement[];
-  /** Nodes of pods that wait for their data, as those of their restores tell that have one. */
+  /**
+   * Nodes of pods that wait for their data, by UID of the pod. Taken from restores that name a
+   * node.
+   */
   readonly #podNodes: ReadonlyMap<string, string>;
 
   constructor(world: StatusWorld) {
@@ -239,7 +238,7 @@ class View {
     const serving = this.#world.groups.filter(({ movers }) =>
       isPodVolume(movement) ? movers.has('') : isServedBy(movers, movement),
     );
-    // Agents of Velero leave one alone that is to be restored in place.
+    // Agents of Velero skip restores in place.
     return (isIntoThere(movement) ? serving.find(isOurs) : undefined) ?? serving[0];
   }
 
@@ -325,8 +324,8 @@ class View {
       const pod = `pod ${namespace}/${name} to wait for its data (init container restore-wait)`;
       const hasNoRoom = (node: string): boolean =>
         isBusy(node) || this.#isHostingEnough(movement, group, node);
-      // Its pod, which is of another namespace, is not read: it may be on one of these nodes, and
-      // wait already.
+      // The restore's pod is in another namespace and is not read. The pod may already wait on one
+      // of these nodes.
       return [...alive].some(hasNoRoom)
         ? `${pod}, or for a place in line: nodes already have enough volumes of their pods to move`
         : pod;
@@ -338,7 +337,7 @@ class View {
     return `a node-agent${ofWhom} to accept it`;
   }
 
-  /** The node that the volume of a pod is on; undefined where it is not known. */
+  /** The node of a pod's volume; undefined if not known. */
   #homeOf(movement: Movement): string | undefined {
     if (isPodVolumeBackup(movement)) return movement.spec.node;
     return isRestoreOfPod(movement) ? this.#podNodes.get(movement.spec.pod.uid ?? '') : undefined;

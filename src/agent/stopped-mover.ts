@@ -17,29 +17,28 @@ export interface StopMoverOptions {
   readonly client: KubeClient;
   readonly clock: Clock;
   readonly logger: Logger;
-  /** How long a node may take to end a pod before it counts as lost; default 15 s. */
+  /** Time for a node to stop a pod before it counts as lost; default 15 s. */
   readonly endMs?: number;
   readonly pause?: (ms: number) => Promise<unknown>;
 }
 
-/** As where clean-ups delete pods: nobody has any use for what its process could still do. */
+/** The same as in clean-ups: the process has no useful work left. */
 const KILL_SECONDS = 1;
 const END_MS = 15_000;
-/** Of data movers that nobody told another time. */
+/** For data movers without a recorded fence time. */
 const FENCE_MS = 240_000;
 const CONFLICTS_MAX = 20;
 
 /**
- * Resolves once the data mover of a restore can write no more: its node says that it has ended, the
- * node is gone, or it has had the time after which it stops by itself. The volume of a restore in
- * place is its users' again with the final phase, and a pod that is gone from the API server may
- * have left its process behind. That it has ended is noted on the CR before the pod goes, so that
- * an agent which goes on after a kill need not wait again. Throws what the API server refuses; it
- * may be called again.
+ * Resolves once a restore's data mover can write no more: it has ended, its node is gone, or its
+ * fence time is over. After a restore in place, the final phase returns the volume to its users. A
+ * deleted pod may have left its process running. Records the end on the CR before the pod is
+ * deleted, so that a restarted agent need not wait again. Throws errors of the API server; may be
+ * called again.
  */
 export async function stopMover(download: DataDownload, options: StopMoverOptions): Promise<void> {
   const mover = moverOf(download);
-  // What was never named has never written.
+  // A mover that was never named has never written.
   if (!mover) return;
   const writer = mover.pod === '' ? mover.lastPod : mover.pod;
   const { annotations } = download.metadata;
@@ -69,10 +68,7 @@ export async function stopMover(download: DataDownload, options: StopMoverOption
   await note();
 }
 
-/**
- * False where that is not known, as of a pod that is gone already: somebody may have deleted it by
- * force.
- */
+/** False if unknown. A pod that is already gone may have been force-deleted. */
 async function isSeenToEnd(
   { metadata: { namespace, name } }: DataDownload,
   uid: string,
@@ -99,7 +95,7 @@ async function isSeenToEnd(
   }
 }
 
-/** Nothing is to be done about one that is gone: its mover has no right to it either. */
+/** Does nothing if the CR is gone: then its mover may not write either. */
 async function update(
   { metadata: { namespace, name, uid } }: DataDownload,
   { client }: StopMoverOptions,

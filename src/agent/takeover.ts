@@ -11,7 +11,7 @@ import type { Turns } from './turns.ts';
 export interface TakeoverOptions<M extends Movement> {
   readonly direction: Direction<M>;
   readonly node: string;
-  /** An agent away for longer than this loses what it looks after to another. */
+  /** If an agent is away for longer, other agents take its CRs over. */
   readonly takeoverMs: number;
   readonly writer: MovementWriter<M>;
   readonly roster: Roster;
@@ -22,10 +22,10 @@ export interface TakeoverOptions<M extends Movement> {
 }
 
 const WATCH_OVER_MS = 30_000;
-/** While its agent lives the roster tells when it does not any more. */
+/** Interval of checks while the owner's agent is alive. The roster reports its end earlier. */
 const LIVES_MS = 600_000;
 
-/** CRs of other agents: left alone, unless their agent has been away for long. */
+/** CRs of other agents. Skips them, unless their agent has been away for long. */
 export class Takeover<M extends Movement> {
   readonly #options: TakeoverOptions<M>;
 
@@ -49,20 +49,17 @@ export class Takeover<M extends Movement> {
       metrics.conflict(direction.name);
       return undefined;
     }
-    // Who had it may take it back at once, not ready and yet at work: it counts as away from then
-    // on, not from before.
+    // The old owner may be working without being ready, and take the CR back at once. Its absence
+    // counts from that time on.
     this.#options.turns.reset(movement.metadata.uid, 'away');
-    // Who had it may have made something.
+    // The old owner may have created objects.
     this.#options.memory.of(movement.metadata.uid).isBare = false;
     const text = `${direction.noun} taken over from an agent that is gone`;
     logger.warn({ ...fieldsOf(taken), owner }, text);
     return { requeueAfterMs: 0 };
   }
 
-  /**
-   * Milliseconds until the agent of a node counts as away for good, and it is this one's turn to
-   * replace it.
-   */
+  /** Milliseconds until this agent may replace the agent of a node that is away. */
   awayInMs({ metadata: { uid } }: M, node: string): number {
     const { roster, turns, takeoverMs } = this.#options;
     if (roster.isAlive(node)) {

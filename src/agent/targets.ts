@@ -4,7 +4,7 @@ import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
 
 /**
- * Agents after the first few leave it to those before them for so long each: a look costs a
+ * Agents after the first few look later, by this step for each rank, because a look costs a
  * request.
  */
 const FIRST_FEW = 3;
@@ -13,9 +13,9 @@ const PAUSE_FIRST_MS = 1000;
 const PAUSE_MAX_MS = 120_000;
 
 /**
- * When an agent looks for the PVC that a restore waits for: it may come in a moment, or never. Each
- * pause is twice as long as the last, up to minutes, and longer for agents of higher rank, so that
- * a thousand of them ask hardly more than one.
+ * When an agent looks for the PVC that a restore waits for, which may appear soon or never. Pauses
+ * double, up to minutes, and are longer for agents of higher rank. A thousand agents send hardly
+ * more requests than one.
  */
 export class Targets<M extends Movement> {
   readonly #turns: Turns<M>;
@@ -34,7 +34,7 @@ export class Targets<M extends Movement> {
   }
 
   /**
-   * The same, undefined as long as it was not found missing: for looks that cost nothing on most
+   * Like {@link inMs}, but undefined until a look has failed. For looks that are free on most
    * clusters.
    */
   pausedMs(uid: string): number | undefined {
@@ -44,21 +44,21 @@ export class Targets<M extends Movement> {
     return missing.sinceMs + missing.pauseMs * askers - performance.now();
   }
 
-  /** What it waits for may have come: this agent looks at once. */
+  /** The target may have appeared, so this agent looks at once. */
   changed(uid: string): void {
     const record = this.#memory.of(uid);
     record.missing = undefined;
     record.targetChanges++;
   }
 
-  /** To be read before this agent looks, and given to {@link missed}. */
+  /** Read this before a look, and pass it to {@link missed}. */
   changesOf(uid: string): number {
     return this.#memory.of(uid).targetChanges;
   }
 
   /**
-   * It was not there when this agent looked, unless it has changed since then. `isOwn`: no other
-   * agent may claim it, so that none asks in place of this one.
+   * The look failed, unless the target has changed since. `isOwn`: only this agent may claim, so no
+   * other agent looks.
    */
   missed(uid: string, { changes, isOwn }: { changes: number; isOwn: boolean }): void {
     const record = this.#memory.of(uid);

@@ -4,16 +4,16 @@ import type { MoverResult } from './directions/direction.ts';
 import { MOVER_POD } from './named-mover.ts';
 
 /**
- * Reason of the Event by which a mover says that it is done, with its result as the message
- * (Velero: pkg/datapath/types.go).
+ * Reason of the Event that reports a finished mover. The message is its result (Velero:
+ * pkg/datapath/types.go).
  */
 export const COMPLETED_REASON = 'Data-Path-Completed';
 
-/** Our recorder writes no more, and the API server sets no limit. */
+/** Longshore's recorder writes at most this much. The API server sets no limit. */
 const MESSAGE_CHARS_MAX = 1024;
 
 const bytes = z.number().int().min(0).optional();
-/** Whoever may write Events may write anything into them. */
+/** Anyone who may write Events can write any text into them. */
 const resultSchema = z.object({
   snapshotID: z.string().optional(),
   totalBytes: bytes,
@@ -25,15 +25,15 @@ const resultSchema = z.object({
 });
 
 export interface ToldResult {
-  /** UID of the mover's pod, by its own word. */
+  /** UID of the mover's pod, as stated by the mover. */
   readonly pod: string;
   readonly result: MoverResult;
 }
 
 /**
- * What a data mover of ours says by an Event when it is done. The end of its process says the same,
- * but the kubelet tells of that a second or more later. Undefined for other Events, for those of
- * Velero's movers, and for what is no result.
+ * The result that one of Longshore's data movers reports in an Event. Its termination message says
+ * the same, but the kubelet reports it a second or more later. Undefined for other Events, for
+ * Velero's movers, and for an invalid result.
  */
 export function toldResultOf({ metadata, reason, message = '' }: Event): ToldResult | undefined {
   const pod = metadata.annotations?.[MOVER_POD];

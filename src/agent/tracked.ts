@@ -3,7 +3,7 @@ import type { DataPath, MoverProgress } from './data-path.ts';
 import type { Movement } from './movement.ts';
 import type { Slots } from './slots.ts';
 
-/** What agents wait for, each by its own watch. */
+/** Waits of agents, each with its own timer. */
 export type Wait =
   | 'new'
   | 'prepared'
@@ -20,10 +20,10 @@ export type ExposureState = 'running' | 'done' | { readonly error: unknown };
 
 export interface Exposure {
   readonly abort: AbortController;
-  /** When it began; milliseconds of `performance.now()`. */
+  /** Start time; milliseconds of `performance.now()`. */
   readonly sinceMs: number;
   state: ExposureState;
-  /** Resolves when it has stopped, whatever came of it. */
+  /** Resolves when the exposure has stopped, successfully or not. */
   over: Promise<void>;
 }
 
@@ -36,78 +36,70 @@ export interface WatchedPath {
 }
 
 /**
- * What this process remembers of one CR. All of it can be made again: what must survive is on the
- * CR.
+ * This process's memory of one CR. All of it can be rebuilt: facts that must survive are on the CR.
  */
 export interface Tracked<M extends Movement> {
-  /** When this agent first saw what it waits for; milliseconds of `performance.now()`. */
+  /** When this agent first saw each wait; milliseconds of `performance.now()`. */
   readonly since: Partial<Record<Wait, number>>;
-  /** How long before this agent others may have seen it. */
+  /** How much earlier other agents may have seen it. */
   readonly lateMs: Partial<Record<Wait, number>>;
-  /** How many agents come before this one, for a version of the roster. */
+  /** Rank of this agent, for a version of the roster. */
   rank: { readonly version: number; readonly is: number } | undefined;
-  /**
-   * How often the PVC of a restore was looked for in vain, when last, and when it is to be looked
-   * for again.
-   */
+  /** Failed lookups of a restore's target: how many, when last, and the pause before the next. */
   missing:
     | {
         readonly times: number;
         readonly sinceMs: number;
         readonly pauseMs: number;
-        /** Only this agent may claim it: it waits for what happens on this node. */
+        /** Only this agent may claim the CR, because it waits for changes on this node. */
         readonly isOwn: boolean;
       }
     | undefined;
-  /** How often what it waits for has changed. */
+  /** How often the restore's target has changed. */
   targetChanges: number;
   exposure: Exposure | undefined;
   /**
-   * Resolves when an exposure has stopped that another agent did not wait for: nobody else knows
-   * its outcome.
+   * Resolves when an abandoned exposure has stopped. The other agent did not wait for it, so only
+   * this process knows its outcome.
    */
   late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
-  /**
-   * How often in a row it could not be made available, and since when; milliseconds of
-   * `performance.now()`.
-   */
+  /** Number of failed exposures in a row, and their start; milliseconds of `performance.now()`. */
   failed: { readonly times: number; readonly sinceMs: number } | undefined;
-  /** When it was made available after that had failed; milliseconds of `performance.now()`. */
+  /** When an exposure succeeded after failures; milliseconds of `performance.now()`. */
   madeAtMs: number | undefined;
-  /** Of its claim, by the time that is written on it. */
+  /** Age of the claim, by the time written in it. */
   claimSeen: Sighting | undefined;
-  /** Of its last pod, by UID. */
+  /** Age of the last pod, by UID. */
   podSeen: Sighting | undefined;
-  /** UID of the last of its pods here that is known to have ended before it went. */
+  /** UID of the last pod on this node that is known to have ended before it was deleted. */
   endedPod: string | undefined;
-  /** Who waited for its data went on before it was gone. */
+  /** The waiting pod had started with its data before it was deleted. */
   isSeenDone: boolean;
   /**
-   * UID of the last of its pods whose log was copied: it is looked at again as long as what comes
-   * next fails.
+   * UID of the last pod whose log was copied. Prevents a second copy if the next step is retried.
    */
   loggedPod: string | undefined;
-  /** When it was last asked whether it can still be moved; milliseconds of `performance.now()`. */
+  /** Last check whether the volume can still be moved; milliseconds of `performance.now()`. */
   lostAskedMs: number;
-  /** The last answer was that it cannot. */
+  /** The last check found that it cannot. */
   isLost: boolean;
-  /** Since when no mover is named, as this process saw it; milliseconds of `performance.now()`. */
+  /** When this process saw that no mover is named; milliseconds of `performance.now()`. */
   unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;
-  /** This process claimed it, and has made nothing for it yet. */
+  /** This process made the claim, and has created no objects yet. */
   isBare: boolean;
-  /** Nothing is left of what was made for it. */
+  /** All objects of the CR are deleted. */
   isClean: boolean;
-  /** As this agent wrote it last, while the watch is behind. */
+  /** The version that this agent wrote last, until the watch delivers it. */
   written: M | undefined;
 }
 
-/** The one place that remembers CRs, by UID, and the one that forgets them. */
+/** Remembers CRs by UID, and is the only place that forgets them. */
 export class Memory<M extends Movement> {
   readonly #records = new Map<string, Tracked<M>>();
   readonly #places: readonly Slots[];
 
-  /** `places`: what a CR may hold of them is given back with its record. */
+  /** `places`: slots that a CR may hold. They are released with its record. */
   constructor(places: readonly Slots[]) {
     this.#places = places;
   }
@@ -143,7 +135,7 @@ export class Memory<M extends Movement> {
     return record;
   }
 
-  /** Undefined for a CR of which nothing is known. */
+  /** Undefined for an unknown CR. */
   get(uid: string): Tracked<M> | undefined {
     return this.#records.get(uid);
   }
@@ -152,7 +144,7 @@ export class Memory<M extends Movement> {
     return this.#records.size;
   }
 
-  /** It is over: what runs for it is stopped, and its places are free. */
+  /** The CR is over: stops its tasks and frees its places. */
   release(uid: string): void {
     const record = this.#records.get(uid);
     record?.exposure?.abort.abort();
@@ -166,7 +158,7 @@ export class Memory<M extends Movement> {
     this.#records.delete(uid);
   }
 
-  /** Stops what runs in this process. */
+  /** Stops all tasks of this process. */
   stop(): void {
     for (const { exposure, dataPath } of this.#records.values()) {
       exposure?.abort.abort();

@@ -4,23 +4,20 @@ import { Roster } from './roster.ts';
 import type { Memory, Wait } from './tracked.ts';
 
 /**
- * After it was away from the API server, an agent hears of CRs later than others by as long as it
- * pauses between tries.
+ * After an outage of its own, an agent may receive CRs later than others, by its pause between
+ * tries.
  */
 const SETTLE_MS = 9000;
-/**
- * What is no older than this when it is first seen was told at once: times of objects have whole
- * seconds.
- */
+/** An object younger than this was delivered at once. Times of objects have whole seconds. */
 const FRESH_MS = 1500;
 const LATE_MS_MAX = 15_000;
 
-/** How well this agent hears the API server. */
+/** How well this agent receives events of the API server. */
 export type Hearing = Pick<Cache<never>, 'isAway' | 'backMs'>;
 
 /**
- * When this agent first saw something about a CR, and so when it is its turn to do what any agent
- * may do.
+ * When this agent first saw an event of a CR, and therefore its turn for work that any agent may
+ * do.
  */
 export class Turns<M extends Movement> {
   readonly #roster: Roster;
@@ -33,11 +30,11 @@ export class Turns<M extends Movement> {
     this.#hearing = hearing;
   }
 
-  /** Milliseconds since it was first asked. `ageMs`: how old it was then. */
+  /** Milliseconds since the first call. `ageMs`: the age of the event at that call. */
   sinceMs(uid: string, what: Wait, ageMs = 0): number {
     const record = this.#memory.of(uid);
     const nowMs = performance.now();
-    // A server that falls behind its watches tells of a claim as late as of what is to be claimed.
+    // An overloaded server delivers a claim as late as the CR itself, so wait that much longer.
     if (record.since[what] === undefined) {
       record.lateMs[what] = ageMs > FRESH_MS ? Math.min(ageMs, LATE_MS_MAX) : 0;
     }
@@ -45,8 +42,8 @@ export class Turns<M extends Movement> {
   }
 
   /**
-   * Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: how long anybody
-   * waits.
+   * Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: delay for all
+   * agents.
    */
   inMs(
     uid: string,
@@ -57,22 +54,19 @@ export class Turns<M extends Movement> {
     const rank = this.rank(uid);
     const turnMs = Roster.turnMs(rank);
     if (rank === 0) return afterMs + turnMs - sinceMs;
-    // What this agent knows is as old as its last contact, and all others come back at the same
-    // time.
+    // After an outage the view of this agent is old, and all other agents return at the same time.
     const { isAway, backMs } = this.#hearing;
     const settledInMs = SETTLE_MS - (isAway ? 0 : backMs);
     const lateMs = this.#memory.of(uid).lateMs[what] ?? 0;
     return turnMs + Math.max(afterMs + lateMs - sinceMs, settledInMs);
   }
 
-  /** When it is, or was, its turn: to put those in order that wait. */
+  /** Time of the turn, past or future, for sorting the queue. */
   dueMs(uid: string, what: Wait): number {
     return performance.now() + this.inMs(uid, what);
   }
 
-  /**
-   * How many agents come before this one, calculated once for as long as no agent comes or goes.
-   */
+  /** Rank of this agent for the CR. Calculated again only if an agent comes or goes. */
   rank(uid: string): number {
     const record = this.#memory.of(uid);
     const { version } = this.#roster;
@@ -80,7 +74,7 @@ export class Turns<M extends Movement> {
     return record.rank.is;
   }
 
-  /** It is over: should it begin again, the time counts from then. */
+  /** The wait is over. A new wait counts from its own start. */
   reset(uid: string, what: Wait): void {
     const record = this.#memory.get(uid);
     if (!record) return;

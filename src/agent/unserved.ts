@@ -9,18 +9,18 @@ import {
 import { isServedBy } from './movement.ts';
 import { type AgentGroup, isAgentOf, loadAgents } from './serving.ts';
 
-/** Why nobody takes a CR up. */
+/** Why no agent claims a CR. */
 export interface Unserved {
-  /** What it waits for, as part of a sentence. */
+  /** The missing condition, as part of a sentence. */
   readonly waitsFor: string;
-  /** False where the agents that would take it up are only away. */
+  /** False if agents could serve the CR, but are currently away. */
   readonly isLasting: boolean;
 }
 
 /**
- * Why no node-agent of this namespace takes up a DataUpload or DataDownload that is new, and has no
- * agent's finalizer; undefined where one may, and where nothing is known of who serves it. Two
- * requests. Throws what the API server says to whoever may not see agents.
+ * Why no node-agent of this namespace claims a new DataUpload or DataDownload without a finalizer.
+ * Undefined if an agent may claim it, or if its data mover is a third party's. Sends two requests.
+ * Throws `KUBE_*` errors, for example if agents may not be listed.
  */
 export async function whyUnserved(
   client: KubeClient,
@@ -36,7 +36,7 @@ export async function whyUnserved(
   if (!first) {
     return { waitsFor: nobodyServes(groups, datamover || 'velero'), isLasting: areAll };
   }
-  // Agents of Velero know nothing of what only ours serve.
+  // Agents of Velero do not serve restores in place.
   const isOursAlone = datamover === IN_PLACE_MOVER;
   const may = isOursAlone ? serving.filter(isOurs) : serving;
   if (may.some(runs)) return undefined;
@@ -46,14 +46,14 @@ export async function whyUnserved(
   return { waitsFor, isLasting: areAll && serving.some(runs) };
 }
 
-/** Whether its agents run this program, as far as their DaemonSet says. */
+/** Whether the group's agents run Longshore, according to their DaemonSet. */
 export const isOurs = ({ isOwn, movers }: AgentGroup): boolean =>
   isOwn || movers.has(IN_PLACE_MOVER);
 
-/** They go with `velero`, some only in Velero's agents of 1.19. */
+/** Served together with `velero`; some only by agents of Velero 1.19. */
 const HIDDEN = new Set(['', 'velero-fs', BLOCK_MOVER]);
 
-/** Where no agent serves this `spec.datamover`: what it waits for. */
+/** The missing condition of a CR if no agent serves its `spec.datamover`. */
 export function nobodyServes(groups: readonly AgentGroup[], mover: string): string {
   if (groups.length === 0) {
     return 'a node-agent: there is no node-agent DaemonSet in this namespace';
@@ -65,7 +65,7 @@ export function nobodyServes(groups: readonly AgentGroup[], mover: string): stri
   return `the data mover "${mover}", which no agent here serves (${served.join('; ')})`;
 }
 
-/** Where none of the agents that serve it is running: what it waits for. */
+/** The missing condition of a CR if none of its agents is running. */
 export function nobodyRuns({ name, wanted }: AgentGroup): string {
   if (name === '') return 'a node-agent: none is running';
   if (wanted === 0) return `a node-agent: DaemonSet ${name} has no node to run on`;

@@ -9,25 +9,25 @@ import {
 import type { KubeClient } from '../kube/index.ts';
 import { askPatiently } from './rights.ts';
 
-/** As long as a data mover that cannot read its CR goes on (`--fence-timeout`). */
+/** How long a data mover continues without reading its CR (`--fence-timeout`). */
 const BLIND_MS_MAX = 240_000;
 
 export interface UnusedVolumeOptions {
   readonly client: KubeClient;
-  /** The claim whose volume is brought back. */
+  /** The claim whose volume is restored in place. */
   readonly claim: ClaimRef;
   /** Whether an earlier data mover may have written to it. */
   readonly isTouched: boolean;
-  /** How long the API server may take. */
+  /** Time limit for the API server's answer. */
   readonly timeoutMs: number;
-  /** How long nothing may be known of its users while it is written; default 4 min. */
+  /** How long the claim's users may be unknown during the write; default 4 min. */
   readonly blindMsMax?: number;
 }
 
 /**
- * Makes sure that no pod uses a claim while its volume is written: asked before the first byte and
- * after the last one, and watched in between. A pod that begins to use it aborts `used` at once,
- * with the error as its reason, and so does not to know of any for minutes.
+ * Ensures that no pod uses a claim while its volume is written. Checks before the first byte and
+ * after the last, and watches in between. `used` is aborted when a pod starts to use the claim, or
+ * when the users are unknown for minutes. The error is the abort reason.
  */
 export class UnusedVolume implements AsyncDisposable {
   readonly #options: UnusedVolumeOptions;
@@ -43,7 +43,7 @@ export class UnusedVolume implements AsyncDisposable {
     return this.#used.signal;
   }
 
-  /** Throws `TARGET_IN_USE`; where that cannot be asked, nothing is known, and it throws that. */
+  /** Throws `TARGET_IN_USE`, or `POD_UNKNOWN` if the API server does not answer. */
   async assertUnused(when: 'before' | 'after', signal: AbortSignal): Promise<void> {
     const { client, claim, isTouched, timeoutMs } = this.#options;
     let users: readonly string[];

@@ -24,25 +24,25 @@ import {
 } from '../repository-access/index.ts';
 import { unlessRefused } from './serving.ts';
 
-/** On a BackupRepository: when the last verification began, however it ended. */
+/** On a BackupRepository: start of the last verification, whatever its outcome. */
 const BEGUN_ANNOTATION = 'longshore.io/verification-begun';
 const DAMAGED_REASON = 'RepositoryDamaged';
 const VERIFIED_REASON = 'RepositoryVerified';
 const NOT_VERIFIED_REASON = 'RepositoryNotVerified';
 
 export interface VerifiedRepository {
-  /** Of the BackupRepository. */
+  /** Name of the BackupRepository. */
   readonly name: string;
   readonly verdict?: RepositoryVerdict;
-  /** Why it could not be verified. */
+  /** Why the verification failed. */
   readonly error?: string;
 }
 
 export interface HowToVerify {
   readonly budgetNs: bigint | undefined;
-  /** Nothing may be recorded there. */
+  /** The storage is read-only, so nothing may be recorded there. */
   readonly isReadOnly: boolean;
-  /** Where the last sample has ended, as far as it was noted. */
+  /** End of the last sample, if recorded. */
   readonly position: number | undefined;
 }
 
@@ -51,22 +51,21 @@ export interface VerifyRepositoriesOptions {
   readonly namespace: string;
   readonly logger: Logger;
   readonly signal: AbortSignal;
-  /** For credentials. */
+  /** For credential files. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** For all repositories together, in equal parts; undefined: as long as it takes. */
+  /** Time for all repositories together, divided equally; undefined for no limit. */
   readonly budgetNs?: bigint | undefined;
-  /** Where the Events are said to come from. */
+  /** Host in the source of the Events. */
   readonly host: string;
   readonly verify: (access: RepositoryAccess, how: HowToVerify) => Promise<RepositoryVerdict>;
 }
 
 /**
- * Verifies the repositories of a cluster one after the other, those first whose last verification
- * began the longest ago, and notes on each BackupRepository what was found, with an Event. Those
- * that were ready once and are not now are tried as well: that may be the damage. One that cannot
- * be opened does not keep the others waiting. Throws `KUBE_*` errors where the BackupRepositories
- * cannot be read, and `CANCELED`.
+ * Verifies the repositories of a cluster one by one, oldest verification first. Records each result
+ * on the BackupRepository and as an Event. Includes repositories that were ready once and are not
+ * now, because damage may be the cause. A failure to open one repository does not stop the others.
+ * Throws `CANCELED`, and `KUBE_*` errors if the BackupRepositories cannot be listed.
  */
 export async function verifyBackupRepositories(
   options: VerifyRepositoriesOptions,
@@ -97,7 +96,7 @@ export async function verifyBackupRepositories(
         );
         break;
       }
-      // What one leaves of its part is for those after it.
+      // Time left over by a repository goes to the repositories after it.
       const part = left && left / BigInt(ready.length - results.length);
       results.push(await verifyOne(repository, options, recorder, part));
     }
@@ -117,7 +116,7 @@ async function verifyOne(
   const { name } = repository.metadata;
   const { volumeNamespace, backupStorageLocation: storageLocation } = repository.spec;
   try {
-    // First: one that fails, or is killed, does not take the next run's time as well.
+    // Recorded first, so that a failing repository does not use up the next run's time as well.
     await annotateWith(
       repository,
       { [BEGUN_ANNOTATION]: formatGoTime(client.clock.nowNs()) },
@@ -162,13 +161,13 @@ async function verifyOne(
 }
 
 const isReady = ({ status }: BackupRepository): boolean => status?.phase === 'Ready';
-/** Only one that was ready has had maintenance, as its status counts it. */
+/** Maintenance, which the status records, runs only on repositories that were ready. */
 const wasReady = ({ status }: BackupRepository): boolean =>
   status?.phase === 'NotReady' && status.lastMaintenanceTime != null;
 
 /**
- * The first problem is kept until as much has been read as all packs are: nothing else remembers it
- * there.
+ * Keeps the first problem until verifications have read as much as all packs hold. In read-only
+ * storage only this annotation remembers it.
  */
 function withKnown(
   verdict: RepositoryVerdict,
@@ -181,7 +180,9 @@ function withKnown(
   return { ...verdict, damagedContents, damagedPacks, damagedSnapshots, problem, keptFor };
 }
 
-/** The Event says the same: a right that is missing does not make the verification a failed one. */
+/**
+ * The Event holds the same result, so a missing right to annotate does not fail the verification.
+ */
 async function annotate(
   repository: BackupRepository,
   verdict: RepositoryVerdict,
@@ -207,13 +208,12 @@ async function annotateWith(
   }
 }
 
-/** When it was last begun with; '' for one that never was. */
+/** Start of the last verification; '' for a repository that was never verified. */
 const timeOf = (repository: BackupRepository): string =>
   repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? verificationOf(repository)?.time ?? '';
 
 /**
- * A sentence for each repository of the cluster that a verification found damaged; none where they
- * cannot be read.
+ * A sentence for each repository with recorded damage; empty if BackupRepositories cannot be read.
  */
 export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {
   const found = await unlessRefused(client.list(BACKUP_REPOSITORIES, { namespace }));
@@ -225,7 +225,7 @@ export async function describeDamage(client: KubeClient, namespace: string): Pro
   });
 }
 
-/** Throws `VERIFY_FAILED` where one is damaged or could not be verified. */
+/** Throws `VERIFY_FAILED` if a repository is damaged or could not be verified. */
 export function assertVerified(results: readonly VerifiedRepository[]): void {
   const bad = results.filter(
     ({ verdict }) => verdict === undefined || verdict.problem !== undefined,

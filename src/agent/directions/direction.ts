@@ -3,26 +3,23 @@ import type { ExposeContext } from '../../exposer/index.ts';
 import type { Pod, Resource } from '../../kube/index.ts';
 import type { Movement } from '../movement.ts';
 
-/** What the data mover said when it ended well. */
+/** Result of a data mover that succeeded. */
 export interface MoverResult {
   readonly snapshotID?: string | undefined;
   readonly totalBytes?: number | undefined;
   readonly incrementalBytes?: number | undefined;
   readonly emptySnapshot?: boolean | undefined;
-  /**
-   * Entries that could not be read and were left out, as was asked for; Velero's movers do not say
-   * it.
-   */
+  /** Unreadable entries that were skipped, as configured. Velero's movers do not report it. */
   readonly unreadable?: number | undefined;
   /**
-   * What rules left out of a backup, or attributes that a restore could not set; only our movers
-   * say it.
+   * Paths excluded from a backup, or attributes that a restore could not set. Only Longshore's
+   * movers report it.
    */
   readonly note?: string | undefined;
   readonly source?: { readonly byPath?: string | undefined } | undefined;
 }
 
-/** Each has a line of its own for what is made available, and metrics under its name. */
+/** Each direction has its own queue for exposures, and metrics under its name. */
 export const DIRECTIONS = [
   'upload',
   'download',
@@ -31,89 +28,87 @@ export const DIRECTIONS = [
 ] as const;
 export type DirectionName = (typeof DIRECTIONS)[number];
 
-/** Why a CR in `New` is not claimed here. */
+/** Why this agent does not claim a CR in `New`. */
 export type Hindrance =
   /**
-   * What it waits for, in words. `isHere`: that is on this agent's node, so that only this one may
-   * claim it.
+   * The missing condition, in words. `isHere`: it concerns this node, so only this agent may claim.
    */
   | { readonly waitsFor: string; readonly isHere?: boolean }
   /** Only the agent of this node may claim it. */
   | { readonly node: string }
-  /** It will never be done, and why. */
+  /** The CR can never succeed, for this reason. */
   | { readonly never: string }
   | DoneBefore;
 
-/** What it asks for has been done for another CR. */
+/** The work was already done for another CR. */
 export interface DoneBefore {
-  /** By what, in words. */
+  /** The other CR, in words. */
   readonly doneBy: string;
   readonly totalBytes: number;
 }
 
-/** What the kinds of CRs do differently; the phases are one. */
+/** The differences between kinds of CRs. All have the same phases. */
 export interface Direction<M extends Movement> {
   readonly name: DirectionName;
   readonly moves: 'backup' | 'restore';
   readonly resource: Resource<M>;
-  /** As Velero's messages name it. */
+  /** The name in Velero's messages. */
   readonly noun: string;
-  /** As Velero's messages say that one of them is being deleted. */
+  /** The name in Velero's message about a deletion. */
   readonly shortNoun: string;
-  /** The CR that a hosting pod is for. */
+  /** Name of the hosting pod's CR. */
   hostedName(pod: Pod): string | undefined;
   /**
-   * The node whose agent alone may claim it, as the CR itself says; undefined where any agent may.
+   * The node whose agent alone may claim the CR, according to the CR; undefined if any agent may.
    */
   homeOf(movement: M): string | undefined;
   /**
-   * Whether {@link hindranceOf} asks this agent's own watches first, so that looking costs nothing
-   * on most nodes.
+   * Whether {@link hindranceOf} first uses this agent's own watches, so a look is free on most
+   * nodes.
    */
   readonly isCheapToLook: boolean;
-  /** Undefined when it may be accepted here. */
+  /** Undefined if this agent may accept the CR. */
   hindranceOf(movement: M): Promise<Hindrance | undefined>;
-  /** What is wrong with its spec, in words. */
+  /** The problem with its spec, in words. */
   problemOf(movement: M): string | undefined;
   expose(movement: M, context: ExposeContext): Promise<void>;
   waitUsable(movement: M, context: ExposeContext): Promise<void>;
   startAgain(movement: M, context: ExposeContext): Promise<void>;
   diagnose(movement: M): Promise<string>;
-  /** The volumes that were made for it, as its claims name them. */
+  /** The volumes created for it, as named by its claims. */
   volumesOf(movement: M): Promise<string[]>;
   /**
-   * True when nothing is left. May throw where that cannot be told. `isBare`: nothing was made for
-   * it, as far as this process knows, which claimed it.
+   * True if all objects are deleted. May throw if that is unknown. `isBare`: this process made the
+   * claim, and knows of no created objects.
    */
   cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
   /**
-   * Whether {@link cleanUp} waits until its mover has ended: then its pod is not deleted by force
+   * Whether {@link cleanUp} waits for the end of the mover. If so, its pod is not force-deleted
    * before.
    */
   isEndAwaited?(movement: M): boolean;
-  /** What is added to the message of its failure: in what state it leaves what its users have. */
+  /** Addition to a failure message: the state of the user's volume. */
   failNote?(movement: M, message: string): string;
   /**
-   * Why it cannot be moved any more, whatever its mover does: what it is to be done to is gone.
-   * Undefined while it can.
+   * Why the move must fail even if its mover is healthy: its source or target is gone. Undefined
+   * while it can.
    */
   lostReason?(movement: M, signal: AbortSignal): Promise<string | undefined>;
   /**
-   * Whether who waited for its data has seen that they are there: it is done then, though its mover
-   * could not say so.
+   * Whether the waiting pod has seen its data. Then the restore is done, even without a mover's
+   * result.
    */
   isSeenDone?(movement: M, signal: AbortSignal): Promise<boolean>;
-  /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
+  /** True after a crash during {@link complete}: the data is moved, and only that step is left. */
   isCompleting(movement: M): boolean;
-  /** What is missing in what the mover said at its end; undefined when nothing is. */
+  /** The missing part of a mover's result; undefined if complete. */
   lacks(result: MoverResult): string | undefined;
-  /** The last step before `Completed`; what it returns goes into the status. */
+  /** The last step before `Completed`. Returns fields for the status. */
   complete(movement: M, result: MoverResult, context: ExposeContext): Promise<object>;
 }
 
 /**
- * The status of a backup that lacks something, as was asked for: its users are told, though it is
- * `Completed`.
+ * Status message of a backup with skipped entries, so that users notice although it is `Completed`.
  */
 export function leftOutNote({ unreadable = 0, note }: MoverResult): { message?: string } {
   const texts = note === undefined ? [] : [note];
@@ -125,7 +120,7 @@ export function leftOutNote({ unreadable = 0, note }: MoverResult): { message?: 
   return texts.length > 0 ? { message: texts.join('; ') } : {};
 }
 
-/** What is wrong with a duration of a spec; undefined when it can be read. */
+/** The problem with a duration in a spec; undefined if it is valid. */
 export const durationProblem = (text: string): string | undefined =>
   parseDuration(text) === undefined
     ? `spec.operationTimeout "${text}" is not a duration such as 10m0s`

@@ -20,8 +20,8 @@ import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /**
- * DataDownloads: a volume is written, and given to the PVC that waits for it. One that asks for it
- * has the volume that a PVC has already brought back in place.
+ * DataDownloads: write a volume and give it to the waiting PVC. A restore in place writes to the
+ * existing volume of a PVC instead.
  */
 export function downloads(options: ExposerOptions): Direction<DataDownload> {
   const generic = new GenericRestoreExposer(options);
@@ -63,7 +63,7 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     diagnose: (download) => exposerOf(download).diagnose(download),
     volumesOf: (download) => exposerOf(download).volumesOf(download),
     cleanUp: async (download, isBare) => {
-      // With the final phase the volume is its users' again.
+      // After the final phase users may use the volume again.
       const mayWrite = isInPlace(download) && isBare !== true && !isFinal(download);
       if (mayWrite) await stopMover(download, options);
       return exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare);
@@ -87,7 +87,7 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
         const text = `${problem}: the volume that was brought back is not the one it has`;
         throw new CodedError('TARGET_UNUSABLE', text);
       }
-      // Whoever is told that it is completed may start what uses the volume, on any node.
+      // After Completed a user may start a pod with the volume, on any node.
       await inPlace.cleanUp(download);
       const noted = await client.find(DATA_DOWNLOADS, download.metadata, context);
       const report = noted && inPlaceReportOf(noted);
@@ -99,14 +99,14 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
   };
 }
 
-/** As decisions upon movers that have failed begin (phases/moving.ts). */
+/** Start of the messages for failed movers (phases/moving.ts). */
 const MOVER_FAILED = 'data path restore failed';
 const MIXTURE =
   ' (a data mover may have written: the volume may hold files or blocks of before and of the snapshot; restore it again before something uses it)';
 
 /**
- * A mover that fails says what it did itself, but nothing of one before it; of one that hangs or is
- * lost nobody says it.
+ * Whether the message must still say that the volume may be a mixture. A failed mover reports only
+ * its own writes, not those of earlier movers. A hanging or lost mover reports nothing.
  */
 function isMixtureUntold(download: DataDownload, message: string): boolean {
   if (!isInPlace(download) || !mayHaveWritten(download)) return false;
@@ -115,9 +115,9 @@ function isMixtureUntold(download: DataDownload, message: string): boolean {
 }
 
 /**
- * A server of Velero 1.19 has taken the claim away from a volume that it wants to be written
- * (targetVolume.pv), and a new one would be filled in its place here. With an empty `pv` a new one
- * is what it wants, whatever its type is.
+ * A server of Velero 1.19 asks for a volume to be overwritten (targetVolume.pv) and has removed its
+ * PVC. This agent would fill a new volume instead. If `pv` is empty, the server wants a new volume
+ * for every type.
  */
 function restoreTypeProblem(download: DataDownload): string | undefined {
   const { restoreType = '', targetVolume } = download.spec;
@@ -125,9 +125,7 @@ function restoreTypeProblem(download: DataDownload): string | undefined {
   return `spec.restoreType is "${restoreType}" for the PersistentVolume ${targetVolume.pv}: this node-agent does no restore in place that a server of Velero asks for. Nothing was written, and the volume is kept; a server of Longshore brings back volumes whose PVC is there`;
 }
 
-/**
- * What is wrong with its order for a restore in place; undefined where nothing is, or it has none.
- */
+/** The problem with an order for a restore in place; undefined if there is none. */
 function orderProblem(download: DataDownload): string | undefined {
   try {
     inPlaceOrderOf(download);

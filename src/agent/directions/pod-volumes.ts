@@ -26,14 +26,14 @@ import { type Direction, type Hindrance, leftOutNote } from './direction.ts';
 
 export interface PodVolumeOptions {
   readonly exposer: ExposerOptions;
-  /** This agent's. */
+  /** This agent's node. */
   readonly node: string;
 }
 
 const uploaderProblem = (uploaderType: string | undefined): string | undefined =>
   uploaderType === 'restic' ? RESTIC_REFUSED : undefined;
 
-/** Of a server of Velero 1.19. To leave them would be another volume than was asked for. */
+/** Set by a server of Velero 1.19. Ignoring it would restore a different volume than requested. */
 const extraFilesProblem = (deleteExtraFiles: string | undefined): string | undefined =>
   /^(1|t|true)$/i.test(deleteExtraFiles ?? '')
     ? 'spec.uploaderSettings.DeleteExtraFiles is true: files that the backup does not have are not removed from volumes of pods; nothing was written'
@@ -47,7 +47,7 @@ function podProblem(
   return volume === '' ? 'spec.volume is empty: it must name a volume of the pod' : undefined;
 }
 
-/** PodVolumeBackups: the volume of a running pod is read where it is mounted. */
+/** PodVolumeBackups: read the volume of a running pod where it is mounted. */
 export function podVolumeBackups({
   exposer: options,
   node,
@@ -94,8 +94,8 @@ export function podVolumeBackups({
 }
 
 /**
- * Whether a claim stays without the pod, with its volume: it may belong to the pod, as those that a
- * StatefulSet deletes, may have lost its volume, and another claim may have its name by now.
+ * Whether the PVC and its volume outlived the pod. A PVC that its pod or StatefulSet deletes may
+ * have lost its volume, and a new PVC may have its name.
  */
 function hasOutlived(
   { metadata, status }: PersistentVolumeClaim,
@@ -117,7 +117,7 @@ export interface PodVolumeRestoreOptions extends PodVolumeOptions {
   readonly sharedClaims: SharedClaims;
 }
 
-/** PodVolumeRestores: a volume is written before the pod that has it mounted begins. */
+/** PodVolumeRestores: write a volume before the pod that mounts it starts. */
 export function podVolumeRestores({
   exposer: options,
   node,
@@ -144,7 +144,7 @@ export function podVolumeRestores({
       const known = seen && restoreTargetOf(restore, seen, node);
       if (seen && known?.is === 'ready') return sharedClaims.hindranceOf(restore, seen, true);
       if (known?.is === 'waiting') return { waitsFor: known.for };
-      // It may be over only as this watch has it.
+      // This watch may be late, so read the API server.
       const pod = await client.find(PODS, { namespace, name });
       const target = restoreTargetOf(restore, pod, node);
       switch (target.is) {
@@ -183,8 +183,8 @@ export function podVolumeRestores({
     isSeenDone: async (restore, signal) => {
       const pod = await exposer.waitingPod(restore, signal);
       if (pod !== 'is over') return pod === 'has gone on';
-      // Its claim outlives it, with what was restored into it. The note may be newer than what a
-      // watch has told.
+      // The PVC outlives the pod and keeps the restored data. Read the note from the API server,
+      // because the watch may be late.
       const latest = await client.find(POD_VOLUME_RESTORES, restore.metadata, { signal });
       const isSame = latest?.metadata.uid === restore.metadata.uid;
       const name = isSame ? restoredOf(latest)?.lastingClaim : undefined;

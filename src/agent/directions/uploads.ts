@@ -4,7 +4,7 @@ import { keepDeletionRecord } from '../deletion-record.ts';
 import { volumesNoted } from '../outcome.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
-/** DataUploads: a volume is made of a snapshot, and read. */
+/** DataUploads: create a volume from a snapshot, and read it. */
 export function uploads(options: ExposerOptions): Direction<DataUpload> {
   const exposer = new CsiSnapshotExposer(options);
   return {

@@ -2,13 +2,13 @@ import type { DoneBefore } from '../directions/direction.ts';
 import { hasFinalizer, isCancelWanted, type Movement } from '../movement.ts';
 import { type Action, fail, read, wait } from './action.ts';
 
-/** `unread` as long as nothing asked for it. */
+/** `unread` until a decision needs it. */
 export type TargetFact =
   'unread' | 'there' | 'missing' | Elsewhere | { readonly never: string } | DoneBefore;
 
 /**
- * Only the agent of that node may claim it: milliseconds until that one counts as away for good,
- * and this one may end it.
+ * Only the agent of this node may claim the CR. `awayInMs`: milliseconds until that agent counts as
+ * lost. Then this agent may fail the CR.
  */
 export interface Elsewhere {
   readonly node: string;
@@ -19,37 +19,31 @@ export interface AcceptingFacts {
   readonly movement: Movement;
   /** Milliseconds until it is this agent's turn. */
   readonly turnInMs: number;
-  /** What is wrong with the spec. */
+  /** The problem with the spec. */
   readonly problem: string | undefined;
-  /** This agent has a place for another volume that is made available. */
+  /** This agent has a free place for another exposure. */
   readonly hasPlace: boolean;
-  /**
-   * So many CRs are being exposed in the cluster, or wait on all nodes, that no other one is
-   * accepted.
-   */
+  /** Too many CRs are being exposed in the cluster, or wait on all nodes. */
   readonly isQueueFull: boolean;
-  /** Undefined where this agent may claim it, as far as the CR itself says. */
+  /** Undefined if this agent may claim it, according to the CR alone. */
   readonly elsewhere: Elsewhere | undefined;
-  /** What it is to be done to, such as the PVC that waits for its data. */
+  /** State of the source or target, such as the PVC that waits for its data. */
   readonly target: TargetFact;
-  /**
-   * Whether only one node can do it, which the target tells: those of other nodes must not stand in
-   * line for a place here.
-   */
+  /** Whether the target decides the node. CRs of other nodes must not queue for a place here. */
   readonly looksFirst: boolean;
   /** Milliseconds until this agent looks for the target. */
   readonly targetInMs: number;
 }
 
 /**
- * New: the agent whose turn it is claims. One that has to wait, or ends at once, has the finalizer
- * first: what was made for it before it came here must not be forgotten.
+ * New: the agent whose turn it is claims the CR. A CR that waits or ends at once gets the finalizer
+ * first, because objects may exist for it from before.
  */
 export function decideAccepting(facts: AcceptingFacts): Action {
   const { movement, turnInMs } = facts;
   if (turnInMs > 0) return wait(turnInMs);
   const action = decideTurn(facts);
-  // That one puts it on when it comes to it.
+  // The other node's agent adds the finalizer when it needs to.
   if (facts.elsewhere && action.do === 'wait') return action;
   if (hasFinalizer(movement) || action.do === 'read' || action.do === 'claim') return action;
   return { do: 'addFinalizer' };
@@ -71,7 +65,7 @@ function decideTurn(facts: AcceptingFacts): Action {
   return target === 'there' ? { do: 'claim' } : look;
 }
 
-/** To the agent of the node that the volume is on. */
+/** Leaves the CR to the agent of the volume's node. */
 function leaveTo({ node, awayInMs }: Elsewhere, laterMs = 0): Action {
   if (awayInMs > 0) return wait(Math.max(awayInMs, laterMs));
   return fail(

@@ -32,57 +32,55 @@ export interface MovingFacts extends Patience {
   readonly node: string;
   readonly direction: {
     readonly moves: 'backup' | 'restore';
-    /** What is missing in what the mover said at its end; undefined when nothing is. */
+    /** The missing part of a mover's result; undefined if complete. */
     lacks(result: MoverResult): string | undefined;
   };
   readonly local: Pod | undefined;
   readonly pod: PodFact;
-  /** Of the new pod of a mover that died. */
+  /** State of the replacement pod after a mover died. */
   readonly exposure: ExposureState | undefined;
-  /** What the named mover said when it was done, before its pod tells the same. */
+  /** Result that the named mover sent as an Event, before its pod shows it. */
   readonly told: ToldFact;
-  /** The data is moved, only the last step is left to do. */
+  /** The data is moved; only the last step is left. */
   readonly isCompleting: boolean;
   readonly stalledMs: number;
   readonly stallTimeoutMs: number;
   readonly podAgeMs: number;
-  /** Milliseconds since the mover was told to stop. */
+  /** Milliseconds since the mover was asked to stop. */
   readonly cancelingMs: () => number;
-  /** The mover that may write, as the CR says. */
+  /** The mover that may write, according to the CR. */
   readonly mover: NamedMover | undefined;
   /**
-   * Whether the process of a pod that is gone can still write: its node may be cut off from the API
-   * server only.
+   * Whether the process of a vanished pod can still write. Its node may only be cut off from the
+   * API server.
    */
   readonly writer: WriterFact;
-  /** Milliseconds until a mover that is cut off has stopped by itself, since none is named. */
+  /**
+   * Milliseconds until an unreachable mover has stopped itself, counted while no mover is named.
+   */
   readonly fenceInMs: number;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
-  /**
-   * Why it cannot be moved any more, whatever the mover does; undefined while it can, as far as is
-   * known.
-   */
+  /** Why the move must fail even if its mover is healthy; undefined if no reason is known. */
   readonly lost: LostFact;
   /**
-   * Whether who waited for the data has seen that they are there; `unread` as long as nothing asked
-   * for it.
+   * Whether the waiting pod has already seen the restored data; `unread` until a decision needs it.
    */
   readonly seenDone: boolean | 'unread';
 }
 
-/** `unread` as long as only the watch was asked, which may be behind. */
+/** `unread` if only the watch was read, which may be late. */
 export type ToldFact = MoverResult | 'unread' | undefined;
-/** `unread` as long as nothing asked for it. */
+/** `unread` until a decision needs it. */
 export type WriterFact = 'unread' | 'ended' | 'unknown';
 
-/** As {@link OVERDUE_MS}; by then a node that is lost has lost its volumes too. */
+/** Measured like {@link OVERDUE_MS}. After this time a lost node has lost its volumes too. */
 const LOST_MS = 360_000;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
 const CANCEL_GRACE_MS = 30_000;
 const CANCELED_SUFFIX = 'data path is canceled';
 
-/** InProgress and Canceling: the pod decides how it ends. */
+/** InProgress and Canceling: the pod decides how the CR ends. */
 export function decideMoving(facts: MovingFacts): Action {
   const { movement, node, direction, local, pod, exposure } = facts;
   if (moverNodeOf(movement) !== node) {
@@ -97,7 +95,7 @@ export function decideMoving(facts: MovingFacts): Action {
   if (pod === 'unread') return read('pod');
   const { told } = facts;
   if (told === 'unread') {
-    // What it said before it died counts.
+    // A result sent before the death counts.
     if (pod === 'none' || hasEndedWithoutResult(pod)) return read('told');
   } else if (told && direction.lacks(told) === undefined) {
     return { do: 'complete', result: told };
@@ -137,19 +135,16 @@ function decideCanceling(facts: MovingFacts, pod: Pod | 'none'): Action {
   return wait(Math.min(LOOK_MS, CANCEL_GRACE_MS - waitedMs));
 }
 
-/**
- * A mover that died after its last act has done what it was to do, and there may be no pod any more
- * to do it again for.
- */
+/** A mover may die after finishing its work. A retry might have no pod to restore for. */
 function unlessSeenDone({ seenDone }: MovingFacts, otherwise: () => Action): Action {
   if (seenDone === 'unread') return read('seenDone');
   return seenDone ? { do: 'complete', result: {} } : otherwise();
 }
 
-/** The pod is gone without a word: its mover may be, or it may be cut off and write on. */
+/** The pod vanished without a result. Its mover may be dead, or cut off and still writing. */
 function decideGone(facts: MovingFacts): Action {
   const { movement, direction, mover, writer, fenceInMs } = facts;
-  // Counting a death takes the name away: one that is named is another one than was counted last.
+  // Counting a death clears the mover's name, so a named mover is not counted yet.
   const isNamed = mover !== undefined && mover.pod !== '';
   if (isNamed || !isCounted(movement, undefined)) {
     return unlessSeenDone(facts, () => ({
@@ -158,7 +153,7 @@ function decideGone(facts: MovingFacts): Action {
       reason: deathOf(undefined),
     }));
   }
-  // Two that read one snapshot do no harm, and one that never was named has not written.
+  // Two movers may read one snapshot, and a mover that was never named has not written.
   if (direction.moves === 'backup' || !mover) return { do: 'replace', pod: undefined };
   if (writer === 'unread') return read('writer');
   if (writer === 'ended' || fenceInMs <= 0) return { do: 'replace', pod: undefined };
@@ -169,15 +164,15 @@ function decideGone(facts: MovingFacts): Action {
   };
 }
 
-/** Its mover has written nothing, and never will: movers begin when they are named. */
+/** Movers start only when they are named. This mover has written nothing and never will. */
 const wasNeverNamed = ({ metadata: { uid } }: Pod, mover: NamedMover | undefined): boolean =>
   mover !== undefined && mover.pod !== uid && mover.lastPod !== uid;
 
-/** A mover that lives tells of itself soon after the API server takes writes again. */
+/** A living mover reports soon after the API server accepts writes again. */
 const isStalled = ({ stalledMs, stallTimeoutMs, heardMs }: MovingFacts): boolean =>
   isLate(stalledMs, { prepareTimeoutMs: stallTimeoutMs, heardMs });
 
-/** The node does not end the pod: it is lost, or cut off. */
+/** The node does not stop the pod, because it is lost or cut off. */
 function decideOverdue(facts: MovingFacts, pod: Pod): Action {
   const node = pod.spec.nodeName ?? '';
   if (wasNeverNamed(pod, facts.mover)) return { do: 'dropPod', pod };
@@ -195,20 +190,20 @@ function decideOverdue(facts: MovingFacts, pod: Pod): Action {
   };
 }
 
-/** The pod has ended: its termination message is the outcome, and a pod without one died. */
+/** The pod has ended. Its termination message is the outcome; a pod without a message died. */
 function decideEnded(facts: MovingFacts, pod: Pod): Action {
   const { movement, direction, mover } = facts;
-  // Only the one that is named can tell how it ended; another one was never to begin.
+  // Only the named mover's message counts. Other movers never started.
   const isNamed = mover === undefined || mover.pod === pod.metadata.uid;
   const message = isNamed ? (terminationOf(pod) ?? '') : '';
   const again = (reason: string): Action =>
     unlessSeenDone(facts, () =>
       isCounted(movement, pod) ? { do: 'replace', pod } : { do: 'countDeath', pod, reason },
     );
-  // A mover that said its result was done, also when it was killed before it could end well.
+  // A reported result means that the mover had finished, even if it was killed afterwards.
   const result = parseResult(message);
   if (result || (isNamed && pod.status?.phase === 'Succeeded')) {
-    // Whatever it did, nobody could find it again: it is done once more, and finds what is stored.
+    // Without the missing part nothing can find the data. Run it again; stored data is reused.
     const missing = result ? direction.lacks(result) : 'it did not report its outcome';
     if (missing !== undefined) return again(missing);
     return { do: 'complete', result: result ?? {} };
@@ -219,20 +214,19 @@ function decideEnded(facts: MovingFacts, pod: Pod): Action {
     const prefix = 'the data mover could not be started again: ';
     return unlessSeenDone(facts, () => decideRefused(pod, refusal, facts, prefix));
   }
-  // Stopped by a signal, not by us: a node that shuts down, an eviction.
+  // Stopped by a signal from outside, such as an eviction or a shutdown of the node.
   if (message === '' || message.endsWith(CANCELED_SUFFIX)) return again(deathOf(pod));
   if (message.endsWith(FENCED_SUFFIX)) return again(message);
-  // Nothing was read or written. The next one is made once the volume is mounted; where its pod is
-  // gone, that is told instead.
+  // This mover did nothing. The next mover waits for the mount, or reports that the pod is gone.
   if (message.endsWith(NOT_MOUNTED_SUFFIX)) return again(message);
-  // An earlier mover may have been done, and this one have come too late.
+  // The work may have been finished by an earlier mover.
   return unlessSeenDone(facts, () => fail(`data path ${direction.moves} failed: ${message}`));
 }
 
 const hasEndedWithoutResult = (pod: Pod): boolean =>
   isOver(pod) && !parseResult(terminationOf(pod) ?? '');
 
-/** Undefined for what is no result: failures are sentences. */
+/** Undefined for failures, which are sentences. */
 function parseResult(message: string): MoverResult | undefined {
   if (!message.startsWith('{')) return undefined;
   try {

@@ -26,57 +26,47 @@ import {
 } from './action.ts';
 
 const LOOK_MS_MAX = 30_000;
-/** A node that had no room is asked again no less often. Our choice. */
+/** Longest pause before a node without room is tried again. Our choice. */
 const REFUSED_MS_MAX = 60_000;
 
-/** How long it is tried again for a reason that may pass. */
+/** How long a passing failure is retried. */
 export interface Patience {
   readonly prepareTimeoutMs: number;
-  /**
-   * Milliseconds since this agent heard the API server again, after it was away or took no writes.
-   */
+  /** Milliseconds since the API server was reachable and accepting writes again. */
   readonly heardMs: number;
-  /** Milliseconds since a right was missing first. */
+  /** Milliseconds since a right was first missing. */
   readonly refusedMs: () => number;
-  /**
-   * Milliseconds since there was no room for its pod first: on its node, or in the quota of the
-   * namespace.
-   */
+  /** Milliseconds since the pod first found no room, on its node or in the namespace's quota. */
   readonly noRoomMs: () => number;
-  /**
-   * Milliseconds since making it available failed first, when it has failed again and again since.
-   */
+  /** Milliseconds since exposing first failed, if every try since has failed. */
   readonly failingMs: number;
 }
 
 export interface AcceptedFacts extends Patience {
   readonly movement: Movement;
-  /** This agent's. */
+  /** This agent's node. */
   readonly node: string;
-  /** As Velero's messages name it. */
+  /** The CR's kind in Velero's messages. */
   readonly noun: string;
-  /** The hosting pod, when it is on this node. */
+  /** The hosting pod, if it is on this node. */
   readonly local: Pod | undefined;
   readonly pod: PodFact;
-  /** Why it cannot be moved any more; undefined while it can, as far as is known. */
+  /** Why the volume cannot be moved; undefined if no reason is known. */
   readonly lost: LostFact;
   /** The pod was made for this CR. */
   readonly isPodOurs: boolean;
   readonly exposure: ExposureState | undefined;
-  /** As the API server has the CR now. */
+  /** The CR as read from the API server. */
   readonly latest: Movement | 'unread' | 'gone';
   readonly sinceAcceptedMs: number;
   readonly podAgeMs: number;
-  /**
-   * Milliseconds until the agent of a node counts as away for good, and it is this one's turn to
-   * replace it.
-   */
+  /** Milliseconds until this agent may replace the agent of a node that is away. */
   readonly awayInMs: (node: string) => number;
 }
 
 /**
- * Accepted: the agent that claimed makes the volume available; the one on the pod's node says when
- * it is.
+ * Accepted: the agent that claimed the CR exposes the volume. The agent on the pod's node sets
+ * Prepared.
  */
 export function decideAccepted(facts: AcceptedFacts): Action {
   const { movement, node, noun, local, pod, exposure, latest, prepareTimeoutMs } = facts;
@@ -91,8 +81,8 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   }
   if (pod === 'unread') return read('pod');
   if (pod === 'none' || exposure === undefined) {
-    // Half made by an agent that died on the way, or deleted since: each step of it finds what is
-    // there. Or gone because it is over, and the watch is behind.
+    // The pod is missing: an agent died halfway, the pod was deleted, or the CR is over and the
+    // watch is late. Each step of an exposure reuses existing objects.
     if (latest === 'unread') return read('latest');
     if (latest === 'gone' || !isSameStage(latest, movement)) return wait();
     if (exposure === 'done' && isLate(facts.sinceAcceptedMs, facts)) {
@@ -114,22 +104,23 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   }
   const broken = unrecoverable(pod);
   if (broken !== undefined) return fail(broken);
-  // On the node of another agent, which is to go on; unless there is none, for long.
+  // The pod runs on another node, whose agent should continue. This agent does so only if the other
+  // agent is away for long.
   if (isRunning(pod) && facts.awayInMs(pod.spec.nodeName ?? '') <= 0) return { do: 'setPrepared' };
   if (isLate(facts.podAgeMs, facts)) {
     return { do: 'failDiagnosed', message: `timeout on preparing ${noun}: ` };
   }
-  // The agent on its node says when it runs: this one asks for what keeps it from that, and less
-  // often as it gets older.
+  // The agent on the pod's node sets Prepared. This agent looks for obstacles, less often as the
+  // pod gets older.
   const pauseMs = Math.min(LOOK_MS_MAX, Math.max(LOOK_MS, facts.podAgeMs / 2));
   const leftMs = prepareTimeoutMs - facts.podAgeMs;
   return wait(leftMs > 0 ? Math.min(pauseMs, leftMs) : pauseMs);
 }
 
 /**
- * Its node has no room for the pod, which only its kubelet knows where no scheduler was asked: it
- * is made again until the prepare time-out. No mover has died of that. Meanwhile the pod that was
- * refused stays: it takes no place on the node.
+ * The node has no room for the pod. Only its kubelet knows that, because no scheduler chose the
+ * node. The pod is recreated until the prepare timeout, and no death of a mover is counted. Until
+ * then the refused pod stays: it uses no resources of the node.
  */
 export function decideRefused(
   pod: Pod,
@@ -146,7 +137,7 @@ export function decideRefused(
   return podAgeMs < pauseMs ? wait(pauseMs - podAgeMs) : { do: 'noteRefusal', pod, reason };
 }
 
-/** Others have to come back first, and nodes have to say what they did meanwhile. Our choice. */
+/** Time for other components to return after an outage and report what happened. Our choice. */
 const SETTLE_MS = 300_000;
 export const DAY_MS = 86_400_000;
 
@@ -156,13 +147,16 @@ const isSettled = ({ prepareTimeoutMs, heardMs }: Hearing): boolean =>
   heardMs >= Math.min(SETTLE_MS, prepareTimeoutMs);
 
 /**
- * Whether the prepare time-out is over; after the API server was away or took no writes it is not,
- * until all may have caught up.
+ * Whether the prepare timeout is over. After an outage the timeout waits until all components may
+ * have caught up, for at most a day.
  */
 export const isLate = (ms: number, hearing: Hearing): boolean =>
   ms >= hearing.prepareTimeoutMs && (isSettled(hearing) || ms >= hearing.prepareTimeoutMs + DAY_MS);
 
-/** What is under way stops first: it would make anew what the clean-up removes. */
+/**
+ * A running exposure is stopped first. Otherwise it would recreate objects that the clean-up
+ * deletes.
+ */
 export const decideCanceled = (exposure: ExposureState | undefined): Action =>
   exposure === 'running' ? { do: 'abortExposure' } : { do: 'cancel' };
 
@@ -173,20 +167,20 @@ export interface PreparedFacts extends Patience {
   readonly podAgeMs: number;
   /** As in {@link AcceptedFacts}. */
   readonly lost: LostFact;
-  /** Of the new pod of a mover that died. */
+  /** State of the replacement pod after a mover died. */
   readonly exposure: ExposureState | undefined;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
 }
 
-/** Prepared: the agent on the pod's node starts the data path when it has a place for it. */
+/** Prepared: the agent on the pod's node starts the data path when it has a free place. */
 export function decidePrepared(facts: PreparedFacts): Action {
   const { movement, node, pod, exposure, overdueMs } = facts;
   if (moverNodeOf(movement) !== node) return { do: 'watchOver' };
   if (isCancelWanted(movement)) return decideCanceled(exposure);
   if (exposure !== undefined) return decideRestarting(exposure, facts);
-  // Its pod holds the volume, also when the node has unmounted it: it may wait for its turn for
-  // hours.
+  // The pod may wait hours for its turn. A pod keeps running even if the node has unmounted its
+  // volume, so check the volume first.
   if (facts.lost === 'unread') return read('lost');
   if (facts.lost) return fail(facts.lost.reason);
   if (pod === 'unread') return read('pod');
@@ -194,7 +188,7 @@ export function decidePrepared(facts: PreparedFacts): Action {
     if (!pod.metadata.deletionTimestamp) return { do: 'start', pod };
     return overdueMs > OVERDUE_MS ? { do: 'dropPod', pod } : wait(LOOK_MS);
   }
-  // It has written nothing yet: it waits for the start.
+  // The mover was waiting for the start, so it has written nothing.
   const dead = pod === 'none' ? undefined : pod;
   const refusal = dead && refusalOf(dead);
   if (dead && refusal !== undefined) {
@@ -204,7 +198,7 @@ export function decidePrepared(facts: PreparedFacts): Action {
   return { do: 'replace', pod: dead };
 }
 
-/** While the pod of a mover that died is made anew, beside the reconciler. */
+/** While the pod of a dead mover is recreated, beside the reconciler. */
 export function decideRestarting(exposure: ExposureState, patience: Patience): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (exposure === 'done') return { do: 'restarted' };
@@ -213,11 +207,11 @@ export function decideRestarting(exposure: ExposureState, patience: Patience): A
   return fail(`the data mover died, and could not be started again: ${messageOf(error)}`);
 }
 
-/** What was waited for may not have been able to come. */
+/** Whether the timeout may be the fault of a recent outage. */
 export const isCutShort = (error: unknown, hearing: Hearing): boolean =>
   isCode(error, 'WAIT_TIMEOUT') && !isSettled(hearing);
 
-/** A failure that never passes would be retried forever, and nobody would know. */
+/** Every retry has a limit: an endless retry would hide a permanent failure. */
 function mayPass(error: unknown, patience: Patience): boolean {
   if (isQuotaFull(error)) return !isLate(patience.noRoomMs(), patience);
   if (isRightGone(error)) return patience.refusedMs() < RIGHTS_MS;
