@@ -1,17 +1,16 @@
 import { builtinModules } from 'node:module';
 
-/** How a bundle asks for one of Node's modules, whatever names it has of its own. */
+/** How a bundle loads Node's modules, without a clash with its own names. */
 export const GET_BUILTIN = 'globalThis.process.getBuiltinModule';
 
 const IMPORT = /^import (?:(?:\* as )?([\w$]+))?(?:, )?(\{[^}]*\})? ?from "([^"]+)";/gm;
 
 /**
- * Replaces imports of Node's own modules in a bundle by look-ups. An import asks such a module for
- * all that it exports, and many exports load something more when they are asked for (WebCrypto,
- * readline, parsers of options): a sixth of the time that the program takes to start. Bundles have
- * one import a statement, each at the beginning of a line; lines stay as many. The module of
- * `process` is imported by that name, which hides the global one from the whole file: hence the
- * long way to it.
+ * Replaces imports of Node's own modules in a bundle by look-ups. An import reads all exports of a
+ * module, and many exports load more code when read (WebCrypto, readline, option parsers). This
+ * takes a sixth of the start-up time. Bundles have one import per statement, each at the start of a
+ * line. The number of lines stays the same. The module `process` is imported under that name and
+ * hides the global one, so GET_BUILTIN uses `globalThis`.
  */
 export const lookUpBuiltins = (code: string): string =>
   code.replace(

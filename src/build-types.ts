@@ -3,8 +3,8 @@ import { dirname } from 'node:path';
 import ts from 'typescript';
 
 /**
- * Writes the declarations of a source file, and of all that they name, below a folder: what a
- * plugin in TypeScript sees of the package. Throws with the compiler's own words.
+ * Writes the declarations of a source file and its imports below a folder: the types for plugins in
+ * TypeScript. Throws with the compiler's own words.
  */
 export function buildTypes(root: string, source: string, out: string): void {
   const config = `${root}tsconfig.json`;

@@ -1,6 +1,6 @@
 /**
- * `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what
- * they share, the kernels and Kubernetes' schemas beside them.
+ * `npm run build [-- DIRECTORY [INPUTS]]`: writes bundles for the command line, for threads and
+ * their shared code, and adds the kernels and Kubernetes' schemas.
  */
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { brotliCompressSync } from 'node:zlib';
@@ -12,7 +12,7 @@ import { assetsOf } from './cli/install/assets.ts';
 const root = new URL('../', import.meta.url).pathname;
 const out = process.argv[2] ?? `${root}dist`;
 mkdirSync(out, { recursive: true });
-/** Error texts of zod in 50 languages, a fifth of the bundle, which nobody asks for. */
+/** Error texts of zod in 50 languages: a fifth of the bundle, and unused. */
 const withoutLocales: Plugin = {
   name: 'without-locales',
   setup: (bundler) => {
@@ -40,7 +40,7 @@ const withoutGeneratedClients: Plugin = {
   },
 };
 
-/** What commander loads for verbs that are programs of their own. Here none is. */
+/** commander loads this module for verbs that are separate programs. There are none here. */
 const withoutPrograms: Plugin = {
   name: 'without-programs',
   setup: (bundler) => {
@@ -56,7 +56,7 @@ const withoutPrograms: Plugin = {
   },
 };
 
-/** Paths of all that went into the files. */
+/** Bundles the entry points and returns the paths of all inputs. */
 async function bundle(
   options: Pick<BuildOptions, 'entryPoints' | 'splitting' | 'minifyIdentifiers' | 'minifySyntax'>,
 ): Promise<string[]> {
@@ -68,12 +68,12 @@ async function bundle(
     platform: 'node',
     target: 'node24',
     format: 'esm',
-    // An image has none: they say where the sources lay, and names of files follow from what they
-    // say.
+    // An image has no source maps: they contain the paths of the sources, and file names depend on
+    // their content.
     sourcemap: process.argv[3] === undefined,
     metafile: true,
     write: false,
-    // Native or with files of their own: resolved where the package is installed.
+    // Native, or with data files: resolved where the package is installed.
     external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
     banner: {
       js: `const require = ${GET_BUILTIN}("node:module").createRequire(import.meta.url);`,
@@ -86,9 +86,9 @@ async function bundle(
 }
 
 /**
- * The one file that Velero's plugin folder wants: a shell starts it with the Node that is in the
- * path, and Node reads it as a module, wherever it lies and without a suffix. A small heap: what a
- * plugin has at once are single objects of the API.
+ * The single file for Velero's plugin folder. A shell starts it with the Node in the path. Node
+ * reads it as a module, in any place and without a suffix. The heap is small, because a plugin
+ * holds single objects of the API.
  */
 const PLUGIN_HEAD = `#!/bin/sh
 ':' //; exec node --max-semi-space-size=1 --disable-warning=ExperimentalWarning "$0" "$@"
@@ -101,14 +101,14 @@ async function buildPlugin(): Promise<string[]> {
   const used: string[] = [];
   for (const part of ['main', 'actions']) {
     const entryPoints = { [`plugin-${part}`]: `${root}src/cli/plugin-${part}.ts` };
-    // Statements stay on lines of their own, where imports are looked for.
+    // Keeps statements on their own lines, because the search for imports works by line.
     used.push(...(await bundle({ entryPoints, ...small })));
   }
   const codeOf = (part: string): string =>
     readFileSync(name(part), 'utf8').replace(/\n\/\/# sourceMappingURL=.*\n?$/, '\n');
-  // Read from a data: URL, which no package can be resolved from.
+  // Read from a data: URL, which cannot resolve packages.
   const actions = codeOf('actions').replaceAll('import.meta.url', '"file:///"');
-  // Stacks would else repeat the whole URL.
+  // Otherwise stacks would repeat the whole URL.
   const packed = brotliCompressSync(`${actions}//# sourceURL=velero-plugin-longshore\n`).toString(
     'base64',
   );
@@ -123,11 +123,11 @@ async function buildPlugin(): Promise<string[]> {
 }
 
 const inputs = [
-  // Libraries of cloud storages become files of their own, loaded when a location asks for them.
+  // Libraries of cloud storages are separate files, loaded if a location needs them.
   ...(await bundle({ entryPoints: { cli: `${root}src/cli/main.ts` }, splitting: true })),
-  // For plugins of others: `longshore/volume-helper`.
+  // For third-party plugins: `longshore/volume-helper`.
   ...(await bundle({ entryPoints: { 'volume-helper': `${root}src/plugin/volume-helper.ts` } })),
-  // A thread loads what it needs and nothing that only others need.
+  // A thread loads only its own code.
   ...(await bundle({
     entryPoints: {
       thread: `${root}src/workers/thread.ts`,
@@ -135,16 +135,16 @@ const inputs = [
     },
   })),
 ];
-// An image has no use for them.
+// An image does not need them.
 if (process.argv[3] === undefined) {
   buildTypes(root, `${root}src/plugin/volume-helper.ts`, `${out}/types`);
 }
 const plugin = await buildPlugin();
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
-// What `longshore install` applies, without the tool that it is put together by.
+// The manifests for `longshore install`, so that it needs no kustomize.
 writeFileSync(`${out}/install.json`, JSON.stringify(assetsOf(root)));
-// What went into the program and into the plugin: image/spdx.ts tells packages by it.
+// The inputs of program and plugin. image/spdx.ts derives the packages from them.
 if (process.argv[3]) {
   const used = { program: [...new Set(inputs)], plugin: [...new Set(plugin)] };
   writeFileSync(process.argv[3], JSON.stringify(used));

@@ -2,7 +2,7 @@ import { posix } from 'node:path';
 import { z } from 'zod';
 import { CodedError, lookup, parseDuration } from '../base/index.ts';
 
-/** What is looked at of a BackupStorageLocation (velero.io/v1). */
+/** The fields of a BackupStorageLocation (velero.io/v1) that are read here. */
 const specSchema = z.object({
   provider: z.string(),
   accessMode: z.string().optional(),
@@ -29,7 +29,7 @@ const schema = z.object({
 
 export type BackupStorageLocation = z.infer<typeof schema>;
 
-/** Throws `BAD_STORAGE_LOCATION`, naming what is wrong. */
+/** Throws `BAD_STORAGE_LOCATION` with the invalid field. */
 export function parseBackupStorageLocation(object: unknown): BackupStorageLocation {
   const parsed = schema.safeParse(object);
   if (parsed.success) return parsed.data;
@@ -38,27 +38,26 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
 }
 
 /**
- * On a location whose bucket locks objects: no key is put twice there. An annotation, since
- * Velero's object store plugins refuse a location with a key of `spec.config` that they do not
- * know.
+ * Annotation on a location whose bucket locks objects: no key is written twice. Velero's object
+ * store plugins refuse unknown keys of `spec.config`, so this is an annotation.
  */
 export const WRITE_ONCE = 'longshore.io/write-once';
 
-/** On a location of which only signed backups are restored. */
+/** Annotation on a location: only its signed backups are restored. */
 export const REQUIRE_SIGNED = 'longshore.io/require-signed';
 
-/** On a location whose backups are encrypted. Longshore alone can read them. */
+/** Annotation on a location: its backups are encrypted, and only Longshore can read them. */
 export const ENCRYPT_ARCHIVE = 'longshore.io/encrypt-archive';
 
 type Annotated = Pick<BackupStorageLocation, 'metadata'>;
 
-/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+/** Throws `BAD_STORAGE_LOCATION` if the annotation is neither true nor false. */
 export const isWriteOnce = (location: Annotated): boolean => isSet(location, WRITE_ONCE);
 
-/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+/** Throws `BAD_STORAGE_LOCATION` if the annotation is neither true nor false. */
 export const requiresSignature = (location: Annotated): boolean => isSet(location, REQUIRE_SIGNED);
 
-/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+/** Throws `BAD_STORAGE_LOCATION` if the annotation is neither true nor false. */
 export const encryptsArchive = (location: Annotated): boolean => isSet(location, ENCRYPT_ARCHIVE);
 
 function isSet({ metadata }: Annotated, annotation: string): boolean {
@@ -71,31 +70,29 @@ function isSet({ metadata }: Annotated, annotation: string): boolean {
 }
 
 /**
- * On a location whose bucket locks objects: for how long, such as `720h`; and how, {@link MODES}.
+ * Annotations on a location whose bucket locks objects. They set the period, such as `720h`, and
+ * the mode: {@link MODES}.
  */
 export const RETENTION = 'longshore.io/retention';
 export const RETENTION_MODE = 'longshore.io/retention-mode';
 const MODES = ['GOVERNANCE', 'COMPLIANCE'] as const;
 /**
- * Full maintenance of a repository, which extends locks, runs once a day, and may fail once. Kopia
- * wants as much (repo/maintenance/maintenance_params.go).
+ * Full maintenance of a repository extends locks. Runs are daily, and one may fail. Kopia has the
+ * same minimum (repo/maintenance/maintenance_params.go).
  */
 const RETENTION_HOURS_MIN = 48n;
 const RETENTION_HOURS_MAX = 876_000n;
 const HOUR_NS = 3_600_000_000_000n;
 
-/**
- * How long what is stored in a location is to be locked at least, from each time that locks are
- * extended.
- */
+/** Minimum lock time of objects in a location, from each extension of the locks. */
 export interface LocationRetention {
   readonly mode: (typeof MODES)[number];
   readonly periodNs: bigint;
 }
 
 /**
- * Undefined where the location says nothing. `GOVERNANCE` where it names no mode, since nobody can
- * undo the other one. Throws `BAD_STORAGE_LOCATION`.
+ * Undefined without the annotation. The default mode is `GOVERNANCE`, because `COMPLIANCE` cannot
+ * be undone. Throws `BAD_STORAGE_LOCATION`.
  */
 export function retentionOf({
   metadata: { name, annotations = {} },
@@ -118,11 +115,11 @@ export function retentionOf({
   );
 }
 
-/** Files that the caller has made of the location's secrets. */
+/** Files with the location's secrets, written by the caller. */
 export interface LocationFiles {
   readonly credentialsFile?: string | undefined;
   readonly caFile?: string | undefined;
-  /** With the 32 bytes of the key that the location names by a Secret or a file. */
+  /** Contains the 32-byte key that the location names by a Secret or a file. */
   readonly customerKeyFile?: string | undefined;
 }
 
@@ -133,10 +130,10 @@ const BACKENDS: Record<string, StorageKind> = {
   'velero.io/gcp': 'gs',
   'velero.io/fs': 'file',
 };
-/** Where Velero puts the repository of a namespace, below the location's own prefix. */
+/** Velero's folder for repositories, below the location's own prefix. */
 export const REPOSITORY_FOLDER = 'kopia';
 
-/** What serves a location, by its provider. Throws `BAD_STORAGE_LOCATION`. */
+/** The kind of storage of a location, by its provider. Throws `BAD_STORAGE_LOCATION`. */
 export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): StorageKind {
   const { provider, config } = spec;
   const name = provider.includes('/') ? provider : `velero.io/${provider}`;
@@ -147,9 +144,9 @@ export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): St
 }
 
 /**
- * Where the repository of a namespace's volumes is, as a location that `openStorage` takes: the
- * same place that Velero 1.18 uses (pkg/repository/config,
- * pkg/repository/provider/unified_repo.go). Throws `BAD_STORAGE_LOCATION`.
+ * The location of the repository for a namespace's volumes, in the form of `openStorage`. Same
+ * place as in Velero 1.18 (pkg/repository/config, pkg/repository/provider/unified_repo.go). Throws
+ * `BAD_STORAGE_LOCATION`.
  */
 export function repositoryLocation(
   location: BackupStorageLocation,
@@ -165,10 +162,10 @@ export function repositoryLocation(
 }
 
 /**
- * Where all that Velero keeps of a location is, its own prefix, as `openStorage` takes it. The
- * settings are those of Velero's object store plugins (velero-plugin-for-aws v1.14:
- * object_store.go), which mean more than those of a repository. Throws `BAD_STORAGE_LOCATION`, in
- * Velero's words where it has some (pkg/persistence/object_store.go).
+ * The location of all of Velero's files, below its own prefix, in the form of `openStorage`.
+ * Supports the settings of Velero's object store plugins (velero-plugin-for-aws v1.14:
+ * object_store.go), which are more than those of a repository. Throws `BAD_STORAGE_LOCATION`, in
+ * Velero's words if possible (pkg/persistence/object_store.go).
  */
 export function bucketLocation(location: BackupStorageLocation, files: LocationFiles = {}): string {
   const { provider, objectStorage, config } = location.spec;
@@ -187,10 +184,7 @@ export function bucketLocation(location: BackupStorageLocation, files: LocationF
   return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config, files) : {});
 }
 
-/**
- * The Secret that holds the key which the objects of an S3 location are encrypted with (SSE-C).
- * Throws `BAD_STORAGE_LOCATION`.
- */
+/** The Secret with the encryption key of an S3 location (SSE-C). Throws `BAD_STORAGE_LOCATION`. */
 export function customerKeySecret(
   location: BackupStorageLocation,
 ): { readonly name: string; readonly key: string } | undefined {
@@ -211,8 +205,7 @@ function locationUrl(
   const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  // The folders of a repository are joined with the prefix as Go's path.Join does, which tidies it;
-  // other keys have it as it is.
+  // Go's path.Join cleans the prefix of repository folders. Other keys keep the prefix unchanged.
   const path = folders.length === 0 ? prefix : posix.join(prefix, ...folders);
   if (backend === 'file') {
     const root = config.fspath ?? '';
@@ -232,8 +225,8 @@ function locationUrl(
 }
 
 /**
- * A `#` or `?` is a part of the path. Throws `BAD_STORAGE_LOCATION` for parts that a URL leaves
- * out: it would be another place.
+ * Encodes `#` and `?` as parts of the path. Throws `BAD_STORAGE_LOCATION` for `.` and `..`: URLs
+ * drop them, so the path would be another place.
  */
 function encodedPath(path: string): string {
   const parts = path.split('/');
@@ -258,7 +251,7 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
   };
 }
 
-/** What the plugin for S3 looks at besides; a repository is reached without. */
+/** Settings that only the S3 plugin reads. Repositories do not use them. */
 function s3StoreParameters(config: Config, { customerKeyFile }: LocationFiles): Parameters {
   const { publicUrl, s3ForcePathStyle, kmsKeyId } = config;
   const { customerKeyEncryptionFile, customerKeyEncryptionSecret } = config;
@@ -278,7 +271,7 @@ function s3StoreParameters(config: Config, { customerKeyFile }: LocationFiles): 
   };
 }
 
-/** Velero takes an endpoint with or without a scheme; without one it is TLS. */
+/** Velero accepts an endpoint with or without a scheme. The default is TLS. */
 function endpointOf(text: string, name = 's3Url'): string {
   let url: URL;
   try {
@@ -311,7 +304,7 @@ const gcsParameters = (_config: Config, files: LocationFiles): Parameters => ({
 
 const trimSlashes = (text: string): string => text.replaceAll(/^\/+|\/+$/g, '');
 
-/** Go's strconv.ParseBool; anything else is false, as Velero reads it. */
+/** Go's strconv.ParseBool. Velero treats invalid values as false. */
 const parseGoBool = (text: string | undefined): boolean =>
   ['1', 't', 'T', 'TRUE', 'true', 'True'].includes(text ?? '');
 

@@ -10,13 +10,13 @@ import {
   refusalOf,
 } from '../base/index.ts';
 
-/** Others may not write a file that says which command is run. */
+/** Other users must not be able to change the command that is run. */
 const WRITABLE_BY_OTHERS = 0o022;
 
 const connectionSchema = z.strictObject({
-  /** As `--repo` has it; paths in it are absolute. */
+  /** In the form of `--repo`, with absolute paths. */
   repo: z.string().min(1),
-  /** Absolute. */
+  /** An absolute path. */
   passwordFile: z.string().min(1).optional(),
   /** Run by `/bin/sh`; its output is the password. */
   passwordCommand: z.string().min(1).optional(),
@@ -29,16 +29,16 @@ const schema = z.strictObject({
 });
 
 /**
- * A repository that a user need not name each time, and where its password comes from. The password
- * itself is not kept.
+ * A saved repository, so that users need not name it each time, and the source of its password. The
+ * password itself is not stored.
  */
 export type Connection = Readonly<z.infer<typeof connectionSchema>>;
-/** By name; `current` is the one that is meant where none is named. */
+/** By name. `current` is the default. */
 export type Connections = Readonly<z.infer<typeof schema>>;
 
 /**
- * What `repository connect` has written; nothing where there is no file. Throws `BAD_CONNECTIONS`,
- * which names the file.
+ * Reads the file that `repository connect` writes; empty if there is no file. Throws
+ * `BAD_CONNECTIONS` with the path of the file.
  */
 export async function loadConnections(path: string): Promise<Connections> {
   let text: string;
@@ -62,8 +62,7 @@ export async function loadConnections(path: string): Promise<Connections> {
 }
 
 /**
- * Replaces the file as a whole: whoever reads meanwhile sees the old one or the new one. Throws
- * `BAD_CONNECTIONS`.
+ * Replaces the file atomically: readers see the old one or the new one. Throws `BAD_CONNECTIONS`.
  */
 export async function saveConnections(path: string, connections: Connections): Promise<void> {
   const temporary = join(dirname(path), `.${basename(path)}.${randomHex(6)}`);

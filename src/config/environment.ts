@@ -4,21 +4,21 @@ import { join } from 'node:path';
 import { lookup } from '../base/index.ts';
 import type { StorageKind } from './backup-storage-location.ts';
 
-/** What the environment says; the only place that reads it. */
+/** The environment variables. No other code reads them. */
 export const environment = {
-  /** For programs that this one starts as Velero's server would. */
+  /** For child processes that start in the way of Velero's server. */
   get all(): Readonly<Record<string, string | undefined>> {
     return process.env;
   },
   get password(): string | undefined {
     return process.env.LONGSHORE_PASSWORD;
   },
-  /** For commands that name no repository. */
+  /** For commands without a repository. */
   get repository(): string | undefined {
     return process.env.LONGSHORE_REPO || undefined;
   },
   /**
-   * Which repositories `repository connect` has written down:
+   * The file of the repositories that `repository connect` saved. See
    * https://specifications.freedesktop.org/basedir-spec
    */
   get connectionsFile(): string {
@@ -32,64 +32,64 @@ export const environment = {
   get logLevel(): string | undefined {
     return process.env.LONGSHORE_LOG_LEVEL;
   },
-  /** Of a pod: the node that it is on. */
+  /** In a pod: the name of its node. */
   get nodeName(): string | undefined {
     return process.env.NODE_NAME || undefined;
   },
-  /** The namespace that Velero is in; its own default otherwise. */
+  /** Velero's namespace; Velero's own default otherwise. */
   get veleroNamespace(): string {
     return process.env.VELERO_NAMESPACE || 'velero';
   },
-  /** Kubernetes says so in every container. */
+  /** Kubernetes sets this variable in every container. */
   get isInCluster(): boolean {
     return (process.env.KUBERNETES_SERVICE_HOST ?? '') !== '';
   },
-  /** Where the outcome of a pod's only container goes. */
+  /** The file for the outcome of a pod's only container. */
   get terminationLog(): string {
     return process.env.LONGSHORE_TERMINATION_LOG || '/dev/termination-log';
   },
-  /** What the agent tells its data movers beside their flags: a duration. */
+  /** A duration that the agent passes to its data movers. */
   get stallTimeout(): string | undefined {
     return process.env.LONGSHORE_STALL_TIMEOUT || undefined;
   },
-  /** Of a data mover's pod. */
+  /** Set in the pod of a data mover. */
   get podUid(): string | undefined {
     return process.env.LONGSHORE_POD_UID || undefined;
   },
-  /** Of a maintenance Job. */
+  /** Set in a maintenance Job. */
   get jobName(): string | undefined {
     return process.env.LONGSHORE_JOB_NAME || undefined;
   },
   get jobUid(): string | undefined {
     return process.env.LONGSHORE_JOB_UID || undefined;
   },
-  /** Of a data mover's volume: RFC 3339. */
+  /** Set for the volume of a data mover: RFC 3339. */
   get frozenAt(): string | undefined {
     return process.env.LONGSHORE_FROZEN_AT || undefined;
   },
-  /** Rules for paths that stay out of a backup, as the agent encodes them. */
+  /** Rules for paths to exclude from a backup, encoded by the agent. */
   get excludes(): string | undefined {
     return process.env.LONGSHORE_EXCLUDES || undefined;
   },
-  /** How long a restore may be cut off from the API server. */
+  /** How long a restore may lose contact with the API server. */
   get fenceTimeout(): string | undefined {
     return process.env.LONGSHORE_FENCE_TIMEOUT || undefined;
   },
-  /** Rates for commands that name none; the way to slow data movers down. */
+  /** Default rates for commands. Use these variables to slow data movers down. */
   get uploadLimit(): string | undefined {
     return process.env.LONGSHORE_UPLOAD_LIMIT || undefined;
   },
   get downloadLimit(): string | undefined {
     return process.env.LONGSHORE_DOWNLOAD_LIMIT || undefined;
   },
-  /** How data movers move: the agent sets these by its ConfigMap. */
+  /** Settings of data movers. The agent sets them from its ConfigMap. */
   moverVariable(name: string): string | undefined {
     return lookup(process.env, name) || undefined;
   },
   get progressInterval(): string | undefined {
     return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
   },
-  /** Credentials that hold for every location without its own, by Velero's provider names. */
+  /** The default credentials for locations without their own, by Velero's provider names. */
   credentialsFile(kind: StorageKind): string | undefined {
     const { AWS_SHARED_CREDENTIALS_FILE, AZURE_CREDENTIALS_FILE, GOOGLE_APPLICATION_CREDENTIALS } =
       process.env;
@@ -102,9 +102,9 @@ export const environment = {
     return files[kind] || undefined;
   },
   /**
-   * Manifests name a file of credentials for each provider, whatever Secret there is: with the
-   * cloud's own identity there is none, and its libraries would take a file that is missing for an
-   * error. Returns the variables that were taken back.
+   * Drops variables of missing credentials files. Manifests set a file for each provider, even if
+   * the cloud's own identity is used. The cloud's library would fail on a missing file. Returns the
+   * dropped variables.
    */
   forgetMissingCredentials(): string[] {
     const variables = [
@@ -119,7 +119,7 @@ export const environment = {
     for (const name of missing) Reflect.deleteProperty(process.env, name);
     return missing;
   },
-  /** What Velero's server says to a plugin that it starts (go-plugin v1.7.0: server.go). */
+  /** Variables that Velero's server sets for a plugin (go-plugin v1.7.0: server.go). */
   get pluginHost(): Record<
     'cookie' | 'protocolVersions' | 'clientCertificate' | 'socketDirectory' | 'multiplex',
     string | undefined
@@ -132,26 +132,26 @@ export const environment = {
       multiplex: process.env.PLUGIN_MULTIPLEX_GRPC,
     };
   },
-  /** Where caches go: https://specifications.freedesktop.org/basedir-spec */
+  /** The directory for caches. See https://specifications.freedesktop.org/basedir-spec */
   get cacheDirectory(): string {
     return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'longshore');
   },
-  /** A terminal that can do no more than print lines. */
+  /** The terminal can only print lines. */
   get isDumbTerminal(): boolean {
     return process.env.TERM === 'dumb';
   },
-  /** Shown colours and live lines are for people: https://no-color.org */
+  /** Turns off colours and live lines. See https://no-color.org */
   get noColor(): boolean {
     return (process.env.NO_COLOR ?? '') !== '';
   },
 };
 
-/** `user@host` of this process, as Kopia names a client. */
+/** `user@host` of this process, in Kopia's form. */
 export function defaultClient(): { username: string; hostname: string } {
   return { username: userName(), hostname: hostname().toLowerCase() };
 }
 
-/** Containers may run under a uid that no user database knows. */
+/** Containers may run with a uid that is not in the user database. */
 function userName(): string {
   try {
     return userInfo().username;

@@ -1,4 +1,4 @@
-/** Settings from outside: environment, files, later ConfigMaps. */
+/** Settings from outside: environment, files, locations. */
 export { defaultClient, environment } from './environment.ts';
 export {
   type Connection,

@@ -4,8 +4,7 @@ import { CodedError, define } from '../base/index.ts';
 const quantity = z.string().optional();
 
 /**
- * What pods that are made may use, as Velero's ConfigMaps write it (pkg/util/kube/pod.go:
- * PodResources).
+ * Resources of new pods, in the form of Velero's ConfigMaps (pkg/util/kube/pod.go: PodResources).
  */
 export const POD_RESOURCES_SHAPE = {
   cpuRequest: quantity,
@@ -22,8 +21,8 @@ type PodResourcesConfig = {
 const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
 
 /**
- * Requests and limits of a pod. Values that are absent or 0 are not set (Velero drops all of them
- * when one of the four of CPU and memory is absent). Throws `BAD_CONFIG` for what is no quantity.
+ * Requests and limits of a pod. Missing and 0 values are not set. Velero drops all values if one of
+ * the four for CPU and memory is missing. Throws `BAD_CONFIG` for an invalid quantity.
  */
 export function podResourcesOf(wanted: PodResourcesConfig | null | undefined): {
   requests?: Record<string, string>;

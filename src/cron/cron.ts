@@ -5,21 +5,21 @@ import { badCron, parseFields } from './fields.ts';
 import { nextTime } from './search.ts';
 import { localZone, Zone } from './zone.ts';
 
-/** When something is to be done, again and again. */
+/** The times of a repeated task. */
 export interface Cron {
   /**
-   * The first time after another one, both in seconds since 1970; undefined where none comes within
-   * five years, or ever.
+   * The next time after `seconds`. Both are in seconds since 1970. Undefined if there is none
+   * within five years.
    */
   nextAfter(seconds: number): number | undefined;
   /**
-   * Days of the month and days of the week are both named: a day has to match both, which older
-   * Veleros and other crons do not ask for.
+   * The expression restricts days of the month and days of the week. A day must match both, unlike
+   * in older Veleros and other crons.
    */
   readonly hasBothDays: boolean;
-  /** It is asked for by hand only: `@manual` and its like. */
+  /** Runs only on request: `@manual` and its synonyms. */
   readonly isManual: boolean;
-  /** Of `@every`: seconds from one time to the next, whenever the first one was. */
+  /** For `@every`: seconds between two times, counted from the first one. */
   readonly everySeconds?: number;
 }
 
@@ -28,7 +28,7 @@ const BYTES_MAX = 1024;
 /** go-cron: parser.go, validateTimezone. */
 const ZONE_BYTES_MAX = 64;
 const SECOND_NS = 1_000_000_000n;
-/** What Go takes for white space. */
+/** White space in Go. */
 const BLANK =
   '[\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
 const BLANKS = new RegExp(`${BLANK}+`, 'u');
@@ -46,8 +46,8 @@ const MANUAL = ['@triggered', '@manual', '@none'];
 const EVERY = '@every ';
 
 /**
- * Reads an expression. `zone` is what it is in where it names none itself: this process's own.
- * Throws `BAD_CRON` in the words of Velero's library.
+ * Parses an expression. `zone` applies if the expression names none; the default is the zone of
+ * this process. Throws `BAD_CRON` in the words of Velero's library.
  */
 export function parseCron(text: string, zone: Zone = localZone()): Cron {
   if (text === '') throw badCron('empty spec string');
@@ -70,7 +70,7 @@ function cronOf(texts: readonly string[], zone: Zone): Cron {
   };
 }
 
-/** `own` is undefined where the expression names no zone, or the local one. */
+/** `own` is undefined if the expression names no zone, or the local one. */
 function zoneOf(text: string): { readonly own: Zone | undefined; readonly rest: string } {
   if (!/^(?:CRON_)?TZ=/.test(text)) return { own: undefined, rest: text };
   const blank = text.indexOf(' ');
@@ -122,13 +122,12 @@ function describedCron(text: string, zone: Zone): Cron {
   };
 }
 
-/** Back from now, in seconds: an hour, a day, a month, a year. */
+/** Search spans in seconds before now. The last two are a month and a year. */
 const SPANS = [3600, 86_400, 31 * 86_400, 366 * 86_400];
 
 /**
- * The last time after `since` that is not after `now`; undefined where there is none. They are not
- * counted one by one from `since`, which may be years ago: no more are looked at than the shortest
- * of some spans before `now` has.
+ * The last time after `since` that is not after `now`; undefined if there is none. `since` may be
+ * years ago, so the search tries short spans before `now` first.
  */
 export function latestTime(cron: Cron, since: number, now: number): number | undefined {
   const { everySeconds } = cron;

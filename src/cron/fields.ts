@@ -20,18 +20,18 @@ const MONTH: Bounds = { least: 1, most: 12, names: numbered(MONTHS, 1) };
 /** Sunday is 0 and 7. */
 const DAY_OF_WEEK: Bounds = { least: 0, most: 7, names: numbered(DAYS, 0) };
 const FIELDS = 5;
-/** Numbers in Go. */
+/** Largest `int` in Go. */
 const INT_MAX = (1n << 63n) - 1n;
 
 export const badCron = (text: string): CodedError => new CodedError('BAD_CRON', text);
 
 export interface ParsedFields {
   readonly fields: CronFields;
-  /** Whether days of the month and days of the week are both named, which have to match both. */
+  /** Whether days of the month and days of the week are both restricted. Both must match then. */
   readonly hasBothDays: boolean;
 }
 
-/** Throws `BAD_CRON` in go-cron's words; of several mistakes the one that it finds first. */
+/** Throws `BAD_CRON` in go-cron's words, for the first mistake that go-cron finds. */
 export function parseFields(texts: readonly string[]): ParsedFields {
   const [minute = '', hour = '', dayOfMonth = '', month = '', dayOfWeek = ''] = texts;
   if (texts.length !== FIELDS) {
@@ -63,7 +63,7 @@ export function parseFields(texts: readonly string[]): ParsedFields {
 }
 
 function numbersOf(text: string, bounds: Bounds): Set<number> {
-  // Empty parts of a list are none.
+  // Empty parts of a list are ignored.
   const parts = text.split(',').filter((part) => part !== '');
   return new Set(parts.flatMap((part) => rangeOf(part, bounds)));
 }
@@ -82,7 +82,7 @@ function rangeOf(text: string, bounds: Bounds): number[] {
   }
   assertRange(text, first, last, step, bounds);
   const size = bounds.most - bounds.least + 1;
-  // A range that ends before it begins goes on at the least number.
+  // A range whose end is below its start wraps around.
   const end = first > last ? last + size : last;
   const numbers: number[] = [];
   for (let number = first; number <= end; number += step) {
@@ -93,7 +93,7 @@ function rangeOf(text: string, bounds: Bounds): number[] {
 
 function endsOf(ends: readonly string[], bounds: Bounds): { first: number; last: number } {
   const [firstText = '', lastText] = ends;
-  // Whatever comes after the star is not looked at.
+  // A part after the star is ignored.
   if (firstText === '*' || firstText === '?') return { first: bounds.least, last: bounds.most };
   const first = numberOf(firstText, bounds);
   if (ends.length > 2) throw badCron(`too many hyphens: ${goQuoted(ends.join('-'))}`);
@@ -113,8 +113,8 @@ function assertRange(
   }
   if (last > most) throw badCron(`end of range (${last}) above maximum (${most}): ${shown}`);
   if (step === 0) throw badCron(`step of range must be a positive number: ${shown}`);
-  // Go counts without a sign: what begins beyond the most wraps around to a huge number, and no
-  // step is too long for it.
+  // Go counts without a sign: a start above the maximum wraps around to a huge number, so no step
+  // is too long for it.
   const size = first > last ? most - first + 1 + (last - least + 1) : last - first + 1;
   if (step > 1 && size >= 0 && step >= size) {
     throw badCron(`step (${step}) must be less than range size (${size}): ${shown}`);

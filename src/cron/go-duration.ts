@@ -4,7 +4,7 @@ import { goTimeQuoted } from './go-quote.ts';
 const UNITS: Readonly<Record<string, bigint>> = {
   ns: 1n,
   us: 1000n,
-  // Both letters that look like it.
+  // Both Unicode characters for the micro sign.
   '\u00b5s': 1000n,
   '\u03bcs': 1000n,
   ms: 1_000_000n,
@@ -12,13 +12,13 @@ const UNITS: Readonly<Record<string, bigint>> = {
   m: 60_000_000_000n,
   h: 3_600_000_000_000n,
 };
-/** Go counts in 64 bits, with one for the sign. */
+/** Go's limit: 64 bits with a sign. */
 const MOST = 1n << 63n;
-/** More of them change nothing. */
+/** More digits change nothing. */
 const FRACTION_DIGITS_MAX = 18;
 const PART = /^(\d*)(?:(\.)(\d*))?([^.\d]*)/;
 
-/** Nanoseconds, or what Go's `time.ParseDuration` (1.26) says is wrong. */
+/** Nanoseconds, or the error text of Go's `time.ParseDuration` (1.26). */
 export function goDuration(text: string): bigint | { readonly error: string } {
   const invalid = { error: `time: invalid duration ${goTimeQuoted(text)}` };
   const sign = /^[-+]/.exec(text)?.[0] ?? '';

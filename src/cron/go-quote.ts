@@ -25,13 +25,15 @@ function escaped(char: string, quote: string): string {
 const quotedIn = (text: string, quote: string): string =>
   quote + Array.from(text, (char) => escaped(char, quote)).join('') + quote;
 
-/** As Go's `%q` of a string. */
+/** A string in the form of Go's `%q`. */
 export const goQuoted = (text: string): string => quotedIn(text, '"');
 
-/** As Go's `%q` of one character. */
+/** A character in the form of Go's `%q`. */
 export const goQuotedChar = (char: string): string => quotedIn(char, "'");
 
-/** As Go's package `time` quotes in its errors: bytes beyond ASCII one by one. */
+/**
+ * A string in the form of errors of Go's package `time`: bytes beyond ASCII are escaped one by one.
+ */
 export const goTimeQuoted = (text: string): string =>
   `"${Array.from(text, (char) => {
     if (char === '"' || char === '\\') return `\\${char}`;

@@ -1,13 +1,13 @@
 import type { Zone } from './zone.ts';
 
-/** The numbers that each field takes. */
+/** The numbers allowed in each field. */
 export interface CronFields {
   readonly minutes: ReadonlySet<number>;
   readonly hours: ReadonlySet<number>;
   readonly daysOfMonth: ReadonlySet<number>;
   /** From 1. */
   readonly months: ReadonlySet<number>;
-  /** From Sunday, which is 0. */
+  /** Sunday is 0. */
   readonly daysOfWeek: ReadonlySet<number>;
 }
 
@@ -18,12 +18,12 @@ const DAY = 86_400;
 const YEARS = 5;
 
 /**
- * The first time after another one, in whole seconds since 1970; undefined where none comes within
- * five years. Each step is go-cron's (spec.go, Next, v0.15.0): where clocks are changed it is the
- * steps that decide, and not what one would expect.
+ * The next time, in whole seconds since 1970; undefined if there is none within five years. Every
+ * step copies go-cron (spec.go, Next, v0.15.0). At a change of the clocks the result follows these
+ * steps and may surprise.
  */
 export function nextTime(fields: CronFields, zone: Zone, after: number): number | undefined {
-  // Of these the search would look at each minute of five years.
+  // With an empty field the search would try each minute of five years.
   if (Object.values(fields).some((numbers: ReadonlySet<number>) => numbers.size === 0)) {
     return undefined;
   }
@@ -41,16 +41,14 @@ export function nextTime(fields: CronFields, zone: Zone, after: number): number 
   return undefined;
 }
 
-/**
- * Goes from field to field; each step tells whether the field above it has to be looked at again.
- */
+/** Goes from field to field. Each step returns whether the field above must be checked again. */
 class Search {
   readonly #fields: CronFields;
   readonly #zone: Zone;
   #at: number;
   /**
-   * Once a field was advanced, those below it begin anew; only the first time cuts off what is
-   * below.
+   * Set by the first field that advances, which resets the lower fields to their start. Later steps
+   * do not reset them again.
    */
   #isCut = false;
 
@@ -68,7 +66,7 @@ class Search {
     return this.#local.getUTCFullYear();
   }
 
-  /** What clocks in the zone show, read as UTC. */
+  /** The local time, in the UTC fields of a Date. */
   get #local(): Date {
     return new Date((this.#at + this.#zone.offsetAt(this.#at)) * 1000);
   }
@@ -95,9 +93,9 @@ class Search {
       this.#isCut = true;
       const before = this.#at;
       this.#addDate(0, 1);
-      // A day that a zone leaves out, as one in Samoa: go-cron stands still there for ever.
+      // A day that the zone skips, for example in Samoa. go-cron loops forever here.
       if (this.#at <= before) this.#at = before + DAY;
-      // Where the clocks skip midnight.
+      // The clocks skip midnight.
       const hour = this.#hour;
       if (hour > 12) this.#at += (24 - hour) * HOUR;
       else this.#at -= hour * HOUR;
@@ -106,7 +104,7 @@ class Search {
     return false;
   }
 
-  /** Both have to match. */
+  /** Both must match. */
   #isDay(local: Date): boolean {
     const { daysOfMonth, daysOfWeek } = this.#fields;
     return daysOfMonth.has(local.getUTCDate()) && daysOfWeek.has(local.getUTCDay());
@@ -128,7 +126,7 @@ class Search {
       const before = this.#hour;
       this.#at += HOUR;
       const hour = this.#hour;
-      // What was due in an hour that the clocks skip is due right after it.
+      // A time within a skipped hour is due right after it.
       if (hour - before === 2 && hours.has(hour - 1)) break;
       if (hour === 0) return true;
     }
@@ -145,7 +143,7 @@ class Search {
     return false;
   }
 
-  /** Times are at the beginning of a minute. */
+  /** Times are at the start of a minute. */
   wrapsAtSecond(): boolean {
     const second = this.#local.getUTCSeconds();
     if (second === 0) return false;
@@ -153,7 +151,7 @@ class Search {
     return true;
   }
 
-  /** As Go's `AddDate`. */
+  /** Like Go's `AddDate`. */
   #addDate(months: number, days: number): void {
     const local = this.#local;
     this.#set(
@@ -166,7 +164,7 @@ class Search {
     );
   }
 
-  /** As Go's `time.Date`, also for what clocks show never or twice. */
+  /** Like Go's `time.Date`, also for local times that the clocks skip or repeat. */
   #set(year: number, month: number, day: number, hour = 0, minute = 0, second = 0): void {
     const shown = Date.UTC(year, month, day, hour, minute, second) / 1000;
     const offset = this.#zone.offsetAt(shown);

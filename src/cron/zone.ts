@@ -1,18 +1,18 @@
 const DAY_SECONDS = 86_400;
-/** What is remembered of a zone. Our choice: the five years that a search may take, twice. */
+/** Maximum size of the cache, in days. Our choice: twice the five years of a search. */
 const DAYS_MAX = 4096;
 
-/** Node takes names in any case; files of zones begin with a capital in each of their folders. */
+/** Node accepts names in any case, but the folders and files of zones start with a capital. */
 const NAME = /^[A-Z][^/]*(?:\/[A-Z][^/]*)*$/;
 
-/** Offsets in a day of UTC: another one from a second on, where there is a change in it. */
+/** Offsets within one day of UTC: `first` until `changesAt`, then `last`. */
 interface Day {
   readonly first: number;
   readonly last: number;
   readonly changesAt: number;
 }
 
-/** A time zone: how far its clocks are from UTC at any time, by what Node knows of it. */
+/** A time zone: its offset from UTC at any time, from Node's data. */
 export class Zone {
   readonly name: string;
   readonly #format: Intl.DateTimeFormat | undefined;
@@ -26,8 +26,8 @@ export class Zone {
   static readonly utc = new Zone('UTC', undefined);
 
   /**
-   * Undefined where there is none of this name. Offsets such as `+05:00` are no names, and capitals
-   * count, as for Go.
+   * Undefined if there is no such zone. Offsets such as `+05:00` are not names, and case counts, as
+   * in Go.
    */
   static of(name: string): Zone | undefined {
     if (name === 'UTC') return Zone.utc;
@@ -45,7 +45,7 @@ export class Zone {
     }
   }
 
-  /** Seconds east of UTC at a time in seconds since 1970. */
+  /** Seconds east of UTC. `seconds` counts from 1970. */
   offsetAt(seconds: number): number {
     if (!this.#format) return 0;
     const { first, last, changesAt } = this.#dayOf(Math.floor(seconds / DAY_SECONDS));
@@ -61,7 +61,7 @@ export class Zone {
     return day;
   }
 
-  /** No zone has changed its clocks twice within a day. */
+  /** Assumes at most one change a day, which holds for all zones. */
   #lookedUp(start: number): Day {
     const [first, last] = [this.#ask(start), this.#ask(start + DAY_SECONDS)];
     if (first === last) return { first, last, changesAt: Infinity };
@@ -84,7 +84,7 @@ export class Zone {
   }
 }
 
-/** The zone of this process: of the variable `TZ`, as for Go. */
+/** The zone of this process, from the variable `TZ`, as in Go. */
 export function localZone(): Zone {
   return Zone.of(new Intl.DateTimeFormat().resolvedOptions().timeZone) ?? Zone.utc;
 }

@@ -3,13 +3,13 @@ import { ApiError, detailsOf } from './api-error.ts';
 import { DEFAULT_STORAGE_CLASS } from './resources.ts';
 import type { Store, Stored } from './store.ts';
 
-/** What a cluster has from its beginning. */
+/** Namespaces of a new cluster. */
 export const FIRST_NAMESPACES = ['default', 'kube-node-lease', 'kube-public', 'kube-system'];
 const UNDELETABLE = new Set(['default', 'kube-public', 'kube-system']);
 
 type Fields = Record<string, unknown>;
 
-/** What the API server itself decides on new objects, as far as people see it with kubectl. */
+/** Decisions of a real API server on new objects that kubectl users see. */
 export class Admission {
   readonly #store: () => Store;
 
@@ -17,7 +17,7 @@ export class Admission {
     this.#store = store;
   }
 
-  /** Fills in what was left out. */
+  /** Sets defaults for missing fields. */
   complete({ group, plural, namespaced }: Resource<KubeObject>, object: Stored): void {
     if (group !== '') return;
     if (namespaced && object.metadata.namespace === undefined) return;
@@ -63,7 +63,10 @@ export class Admission {
     }
   }
 
-  /** Objects are made only in namespaces that are there and shall stay. Throws {@link ApiError}. */
+  /**
+   * Objects can be created only in an existing namespace that is not being deleted. Throws {@link
+   * ApiError}.
+   */
   assertNamespace(resource: Resource<KubeObject>, namespace: string | undefined): void {
     if (!resource.namespaced || namespace === undefined) return;
     const found = this.#store().get(NAMESPACES, undefined, namespace);
@@ -80,7 +83,7 @@ export class Admission {
     throw new ApiError(403, 'Forbidden', text, detailsOf(resource, name));
   }
 
-  /** The newest of those that say so. */
+  /** The newest class that is marked as default. */
   #defaultClass(): string | undefined {
     return this.#store()
       .list(STORAGE_CLASSES)

@@ -1,6 +1,6 @@
 import type { KubeObject, Resource } from '../kube/index.ts';
 
-/** What kubectl needs to name the object in its own words. */
+/** Lets kubectl name the object in its own words. */
 export interface ErrorDetails {
   readonly name: string;
   readonly group?: string;
@@ -8,7 +8,7 @@ export interface ErrorDetails {
   readonly causes?: readonly { readonly field: string; readonly message: string }[];
 }
 
-/** An answer of the API that is no success, as metav1.Status has it. */
+/** An answer of the API that is not a success, in the form of metav1.Status. */
 export class ApiError extends Error {
   readonly code: number;
   readonly reason: string;
@@ -21,7 +21,7 @@ export class ApiError extends Error {
   }
 }
 
-/** `datauploads.velero.io`: as messages name kinds. */
+/** `datauploads.velero.io`: the name of a kind in messages. */
 export const qualified = ({ group, plural }: Resource<KubeObject>): string =>
   group === '' ? plural : `${plural}.${group}`;
 

@@ -34,42 +34,40 @@ import { includeObjectOf, isTableWanted, tableOf } from './table.ts';
 
 export interface ApiServerOptions {
   readonly clock?: Clock;
-  /** 0 for any. */
+  /** 0 for any free port. */
   readonly port?: number;
-  /** What a container has written. */
+  /** The output of a container. */
   readonly podLog?: (namespace: string, name: string) => string | undefined;
-  /**
-   * The file that objects are kept in beyond the life of this process; without it they end with it.
-   */
+  /** File that keeps the objects between runs. Without it they end with the process. */
   readonly statePath?: string | undefined;
   readonly logger?: Logger;
 }
 
-/** Of all objects together. Our choice: tens of thousands of them. */
+/** Limit for all objects together. Our choice: tens of thousands of objects. */
 const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
 const EXPIRY_MS = 60_000;
 /**
- * Connections without a request are closed after as long as kube-apiserver has it: a busy client
- * may be about to send one.
+ * Idle connections close after this time, as in kube-apiserver: a busy client may be about to send
+ * a request.
  */
 const IDLE_MS = 90_000;
 /**
- * What a watch may have waiting for its reader, besides what it began with. Our choice: thousands
- * of objects.
+ * Limit for the unread events of a watch, besides its initial list. Our choice: thousands of
+ * objects.
  */
 const WATCH_BYTES_MAX = 8 << 20;
 const HEALTH_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const APPLY = 'application/apply-patch+yaml';
-/** The longest that a timer knows. */
+/** Maximum delay of a timer. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
-/** Ends the first part of a watch that begins with what is there (KEP-3157). */
+/** Ends the initial list of a watch (KEP-3157). */
 const INITIAL_EVENTS_END = { 'k8s.io/initial-events-end': 'true' };
 
 /**
- * A Kubernetes API in this process, as far as a node-agent and kubectl ask for it: for the demo and
- * for tests that shall run with npm alone. It passes the same contract suite as the real one. It
- * listens on the loopback device, and answers only whom its kubeconfig was given to.
+ * A Kubernetes API in this process, with the parts that a node-agent and kubectl use. Lets the demo
+ * and tests run with npm alone. Passes the same contract suite as the real server. Listens on the
+ * loopback device, and accepts only clients with its kubeconfig.
  */
 export class ApiServer implements AsyncDisposable {
   readonly store: Store;
@@ -116,7 +114,7 @@ export class ApiServer implements AsyncDisposable {
     this.#server.keepAliveTimeout = IDLE_MS;
   }
 
-  /** Throws `DAMAGED_STATE` when the objects of an earlier run cannot be read. */
+  /** Throws `DAMAGED_STATE` if the objects of an earlier run cannot be read. */
   static async start(options: ApiServerOptions = {}): Promise<ApiServer> {
     const server = new ApiServer(options);
     await new Promise<void>((resolve, reject) => {
@@ -131,8 +129,8 @@ export class ApiServer implements AsyncDisposable {
   }
 
   /**
-   * What kubectl and the agents are given. It holds the token: for files that only the user can
-   * read.
+   * The kubeconfig for kubectl and the agents. Contains the token: write it only to files that no
+   * other user can read.
    */
   get kubeconfig(): string {
     return JSON.stringify(
@@ -183,7 +181,7 @@ export class ApiServer implements AsyncDisposable {
       const known = error instanceof ApiError;
       const code = known ? error.code : 500;
       const reason = known ? error.reason : 'InternalError';
-      // What is left of a body that was not read must not be taken for the next request.
+      // The rest of an unread body must not be parsed as the next request.
       response.shouldKeepAlive = request.complete;
       const details = known ? error.details : undefined;
       const status = statusOf(code, reason, messageOf(error), details);
@@ -242,7 +240,7 @@ export class ApiServer implements AsyncDisposable {
         this.#change(call, () => {
           for (const { metadata } of found) {
             this.#admission.assertDeletable(resource, metadata.name);
-            // One may have gone with another one that owned it.
+            // An earlier deletion may have deleted it as an owned object.
             if (!this.store.has(resource, metadata.namespace, metadata.name)) continue;
             this.store.delete(resource, metadata.namespace, metadata.name);
           }
@@ -261,7 +259,7 @@ export class ApiServer implements AsyncDisposable {
     return this.store.create(resource, namespace, objectOf(body));
   }
 
-  /** With `dryRun=All`, in the address or in the options of a deletion, nothing is changed. */
+  /** Changes nothing with `dryRun=All` in the URL or in the options of a deletion. */
   #change<T>({ url, body, request }: Call, change: () => T): T {
     const said = url.searchParams.getAll('dryRun');
     const { dryRun } = (body ?? {}) as { dryRun?: unknown };
@@ -382,8 +380,8 @@ export class ApiServer implements AsyncDisposable {
     let bytesMax = Infinity;
     const write = (type: string, object: object): void => {
       response.write(`${JSON.stringify({ type, object })}\n`);
-      // As the real one does: a watch that is not read ends, and its reader goes on from the last
-      // version that it saw.
+      // As in the real server: a watch with too many unread events ends. The client resumes from
+      // the last version that it saw.
       if (response.writableLength > bytesMax) response.destroy();
     };
     const bookmark = (annotations?: object): void => {
@@ -416,7 +414,7 @@ export class ApiServer implements AsyncDisposable {
     if (url.searchParams.get('sendInitialEvents') === 'true') bookmark(INITIAL_EVENTS_END);
     bytesMax = response.writableLength + WATCH_BYTES_MAX;
     this.#streams.add(response);
-    // kubectl would print them as objects.
+    // kubectl would print bookmarks as objects.
     const wantsBookmarks = isSet(url, 'allowWatchBookmarks') && !isTable;
     const timer = setInterval(() => {
       if (wantsBookmarks) bookmark();
@@ -430,7 +428,8 @@ export class ApiServer implements AsyncDisposable {
       seconds > 0
         ? setTimeout(
             () => {
-              // It closes when all is read, which may be never: nothing is written after its end.
+              // Stop before the end: the response closes only when it is read, which may never
+              // happen.
               quiet();
               response.end();
             },
@@ -458,7 +457,7 @@ const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
   fieldSelector: url.searchParams.get('fieldSelector') ?? undefined,
 });
 
-/** `1`, `true` and the name alone, as Go reads booleans of an address. */
+/** `1`, `true` or the name alone, like Go's booleans in a URL. */
 function isSet(url: URL, name: string): boolean {
   const value = url.searchParams.get(name);
   return value !== null && value !== '0' && value !== 'false';

@@ -9,7 +9,7 @@ import type { Stored } from './stored.ts';
 
 const BODY_BYTES_MAX = 8 << 20;
 
-/** What a request carries, read whole: undefined for nothing. Throws {@link ApiError}. */
+/** The whole body of a request; undefined if it is empty. Throws {@link ApiError}. */
 export async function readBody(request: IncomingMessage, guard: Guard): Promise<unknown> {
   const parts: Buffer[] = [];
   let length = 0;
@@ -25,7 +25,7 @@ export async function readBody(request: IncomingMessage, guard: Guard): Promise<
   try {
     return JSON.parse(text);
   } catch {
-    // Server-side apply may send YAML beside its part that is JSON.
+    // Server-side apply also allows YAML, but this server supports only its JSON form.
     throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is supported here');
   }
 }
@@ -42,7 +42,7 @@ export function patched({ resource, before, patch, type }: Patch): unknown {
     case 'application/json-patch+json':
       return jsonPatch(before, patch);
     case 'application/strategic-merge-patch+json': {
-      // Lists of custom resources have no keys that a server would know.
+      // Lists of custom resources have no known merge keys.
       if (isBuiltIn(resource)) return strategicMergePatch(before, patch);
       const text =
         'the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml';
@@ -54,7 +54,8 @@ export function patched({ resource, before, patch, type }: Patch): unknown {
 }
 
 /**
- * The object of a body, with the name that the path says: one object is not written over another.
+ * The object of a body, with the name from the path, so that a request cannot overwrite another
+ * object.
  */
 export function named(body: unknown, { name, namespace }: ResourcePlace): Stored {
   const object = objectOf(body);

@@ -26,7 +26,7 @@ export interface ClusterControllersOptions {
 }
 
 /**
- * What a scheduler and a volume controller do, as far as hosting pods need it: for the embedded
+ * A scheduler and a volume controller, with the parts that hosting pods need. For the embedded
  * cluster only.
  */
 export class ClusterControllers {
@@ -89,10 +89,7 @@ export class ClusterControllers {
     ]);
   }
 
-  /**
-   * A claim and a volume that name each other, or where the volume names the claim, belong
-   * together.
-   */
+  /** Binds a claim to a volume if they name each other, or if the volume names the claim. */
   async #bind(
     claim: PersistentVolumeClaim | undefined,
     volumes: Cache<PersistentVolume>,
@@ -144,7 +141,7 @@ export class ClusterControllers {
     await client.patch(PVCS, metadata, { status }, { subresource: 'status' });
   }
 
-  /** A volume whose claim is gone is released; one without a claim is available. */
+  /** Releases a volume whose claim was deleted. A volume without a claim becomes available. */
   async #release(
     volume: PersistentVolume | undefined,
     claims: Cache<PersistentVolumeClaim>,
@@ -155,7 +152,7 @@ export class ClusterControllers {
     const owner = claims.get({ namespace: claimRef?.namespace, name: claimRef?.name ?? '' });
     const isGone = claimRef?.uid !== undefined && owner?.metadata.uid !== claimRef.uid;
     if (!isGone || volume.status?.phase === 'Released') return undefined;
-    // Not told by the watch yet, perhaps.
+    // The watch may not have reported the claim yet.
     const found = await client.find(PVCS, {
       namespace: claimRef?.namespace,
       name: claimRef?.name ?? '',
@@ -170,7 +167,7 @@ export class ClusterControllers {
     return undefined;
   }
 
-  /** The node with the fewest pods of those that fit; late-binding claims are told of it. */
+  /** Chooses the matching node with the fewest pods, and annotates late-binding claims with it. */
   async #schedule(
     pod: Pod | undefined,
     pods: Cache<Pod>,

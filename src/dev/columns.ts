@@ -4,12 +4,12 @@ import { humanDuration } from './human-duration.ts';
 import { DEFAULT_STORAGE_CLASS } from './resources.ts';
 import type { Stored } from './store.ts';
 
-/** One column of `kubectl get`, as the API server makes it. */
+/** One column of `kubectl get`, in the form of the API server. */
 export interface Column {
   readonly name: string;
   readonly type?: string;
   readonly format?: string;
-  /** Above 0 only with `-o wide`. */
+  /** Above 0: shown only with `-o wide`. */
   readonly priority?: number;
   readonly cell: (object: Stored, now: number) => unknown;
 }
@@ -31,7 +31,7 @@ const text = (value: unknown, otherwise = ''): string =>
   typeof value === 'string' && value !== '' ? value : otherwise;
 const count = (value: unknown): number => (typeof value === 'number' ? value : 0);
 
-/** Time since a point in time; the second is for one that is not there. */
+/** Time since `time`, or `otherwise` if it is missing. */
 const since = (time: unknown, now: number, otherwise = UNKNOWN): string => {
   const ms = typeof time === 'string' ? Date.parse(time) : NaN;
   return Number.isNaN(ms) ? otherwise : humanDuration(now - ms);
@@ -76,7 +76,7 @@ const selectorOf = (labels: unknown): string =>
     .sort()
     .join(',') || NONE;
 
-/** Containers' states say more than the phase: what `kubectl get pods` calls the status. */
+/** The status that `kubectl get pods` shows. Container states are more precise than the phase. */
 function podStatus(pod: Stored): string {
   let reason = text(at(pod, 'status.reason'), text(at(pod, 'status.phase')));
   let isRunning = false;
@@ -333,7 +333,7 @@ const printer = (name: string, jsonPath: string, type = 'string'): Printer => ({
   type,
 });
 
-/** Of the CustomResourceDefinitions that are not ours: external-snapshotter 8 and Velero 1.18. */
+/** From the CustomResourceDefinitions of external-snapshotter 8 and Velero 1.18. */
 const PRINTERS: Record<string, readonly Printer[]> = {
   volumesnapshots: [
     printer('ReadyToUse', '.status.readyToUse', 'boolean'),
@@ -368,7 +368,7 @@ const PRINTERS: Record<string, readonly Printer[]> = {
   ],
 };
 
-/** As the API server makes them of `additionalPrinterColumns`. */
+/** Like the API server's columns for `additionalPrinterColumns`. */
 const printed = ({ name, jsonPath, type, priority = 0 }: Printer): Column => ({
   name,
   type,
@@ -381,7 +381,7 @@ const printed = ({ name, jsonPath, type, priority = 0 }: Printer): Column => ({
   },
 });
 
-/** Columns of a kind, its name first (of events: last). */
+/** Columns of a kind. The name comes first, for events last. */
 export function columnsOf({ group, plural }: Resource<KubeObject>): readonly Column[] {
   const own = group === VELERO_GROUP ? CRDS.find((crd) => crd.plural === plural) : undefined;
   const printers = own?.columns ?? lookup(PRINTERS, plural);

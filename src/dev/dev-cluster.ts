@@ -33,21 +33,21 @@ export interface DevClusterOptions {
   readonly directory: string;
   readonly namespace: string;
   readonly nodes: readonly string[];
-  /** Starts the command line of this project: what stands for `/velero` in a pod. */
+  /** Starts the command line of this project. Replaces `/velero` in a pod. */
   readonly command: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
   readonly repositoryPassword: string;
-  /** Undefined where somebody else makes repositories ready. */
+  /** Undefined if another component prepares repositories. */
   readonly prepareRepository: ((repository: BackupRepository) => Promise<void>) | undefined;
   readonly snapshotMs?: number;
-  /** False where a real scheduler and volume controller run. */
+  /** False if a real scheduler and volume controller run. */
   readonly withControllers: boolean;
 }
 
 export const STORAGE_CLASS = 'dir';
 export const LATE_STORAGE_CLASS = 'dir-wait';
 const SNAPSHOT_CLASS = 'dir-snap';
-/** The program in the image that pods of data movers start. */
+/** The program that pods of data movers start in the image. */
 const MOVER = '/velero';
 const ROOM = { cpu: '64', memory: '256Gi', pods: '1000' };
 const NODE_STATUS = {
@@ -57,7 +57,7 @@ const NODE_STATUS = {
   nodeInfo: { kubeletVersion: 'simulated', osImage: 'simulated' },
 };
 
-/** As a kubelet says of containers that it does not find after a restart. */
+/** A kubelet's status for containers that it does not find after a restart. */
 const lostStatus = ({ containers }: PodSpec): object => ({
   phase: 'Failed',
   conditions: [{ type: 'Ready', status: 'False' }],
@@ -77,10 +77,7 @@ const lostStatus = ({ containers }: PodSpec): object => ({
   })),
 });
 
-/**
- * What a cluster has beside its API server, simulated: nodes that run pods, a CSI driver, Velero's
- * objects.
- */
+/** Simulates the rest of a cluster: nodes that run pods, a CSI driver, Velero's objects. */
 export class DevCluster {
   readonly csi: SimulatedCsi;
   readonly runners: ReadonlyMap<string, PodRunner>;
@@ -113,12 +110,12 @@ export class DevCluster {
     );
   }
 
-  /** Where the repositories of the location `default` lie. */
+  /** The directory of the repositories of the location `default`. */
   get storageDirectory(): string {
     return join(this.#options.directory, 'bucket');
   }
 
-  /** What a pod has written so far. */
+  /** The output of a pod so far. */
   podLog(name: string): string | undefined {
     for (const runner of this.runners.values()) {
       const path = runner.logPath(name);
@@ -128,8 +125,8 @@ export class DevCluster {
   }
 
   /**
-   * What an earlier run has left in an API server that kept its objects: nodes that are no more,
-   * pods without processes.
+   * Cleans up after an earlier run whose objects were kept: removed nodes, and pods without
+   * processes.
    */
   async resume(): Promise<void> {
     const { client, nodes } = this.#options;
@@ -147,7 +144,10 @@ export class DevCluster {
     }
   }
 
-  /** Namespaces, nodes, classes, and what an installed Velero has; what is there already stays. */
+  /**
+   * Creates namespaces, nodes, classes, and the objects of an installed Velero. Existing objects
+   * stay.
+   */
   async seed(): Promise<void> {
     const { client, directory, namespace, nodes, repositoryPassword, withControllers } =
       this.#options;
@@ -166,7 +166,8 @@ export class DevCluster {
       await add(NODES, {
         metadata: { name, labels: { 'kubernetes.io/os': 'linux', 'kubernetes.io/hostname': name } },
       });
-      // For a real scheduler: it has room, and is not tainted as a node is that never reported.
+      // For a real scheduler: gives the node resources, and removes the taint of a node that never
+      // reported.
       await client.patch(NODES, { name }, { spec: { taints: null } });
       await client.patch(NODES, { name }, { status: NODE_STATUS }, { subresource: 'status' });
     }
@@ -177,7 +178,7 @@ export class DevCluster {
       await add(STORAGE_CLASSES, {
         metadata: {
           name,
-          // A real cluster may have its own, and other tests on it.
+          // A real cluster may have its own default class, and other tests that use it.
           ...(withControllers &&
             name === STORAGE_CLASS && { annotations: { [DEFAULT_STORAGE_CLASS]: 'true' } }),
         },
@@ -209,7 +210,7 @@ export class DevCluster {
         objectStorage: { bucket: 'default' },
         default: true,
       },
-      // What Velero's server says of one that it has reached.
+      // The status that Velero's server sets for an available location.
       ...(withControllers && {
         status: { phase: 'Available', lastValidationTime: rfc3339Seconds(clock.nowNs()) },
       }),
@@ -259,7 +260,7 @@ export class DevCluster {
     );
   }
 
-  /** Runs until aborted; pods that still run are killed then. */
+  /** Runs until the signal aborts, then kills the remaining pods. */
   async run(signal: AbortSignal): Promise<void> {
     const {
       client,

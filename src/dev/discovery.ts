@@ -5,7 +5,7 @@ import { REVIEWS } from './reviews.ts';
 const READ = ['get', 'list', 'watch'];
 const WRITE = ['create', 'delete', 'deletecollection', 'patch', 'update'];
 
-/** What clients ask before anything else: groups and kinds; undefined for all other paths. */
+/** Groups and kinds, which clients read first; undefined for all other paths. */
 export function discovery(path: string): object | undefined {
   const groups = new Map<string, string>();
   for (const { group, version } of DEV_RESOURCES)

@@ -1,11 +1,11 @@
 import { EVENTS } from '../kube/index.ts';
 import type { Store, Stored } from './store.ts';
 
-/** As long as a real server keeps them. */
+/** A real server keeps events for this long. */
 const EVENT_MS_MAX = 3_600_000;
 const EVENTS_MAX = 5000;
 
-/** Events go an hour after they were seen last, and the oldest when there are very many. */
+/** Deletes events an hour after they were last seen, and the oldest if there are too many. */
 export function expireEvents(store: Store, nowMs: number): void {
   const events = store
     .list(EVENTS)

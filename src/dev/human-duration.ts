@@ -4,7 +4,7 @@ const DAY = 24 * HOUR;
 const YEAR = 365 * DAY;
 
 /**
- * `5s`, `3m12s`, `2d4h`: as kubectl and the API server print ages (k8s.io/apimachinery,
+ * `5s`, `3m12s`, `2d4h`: ages in the format of kubectl and the API server (k8s.io/apimachinery,
  * HumanDuration).
  */
 export function humanDuration(ms: number): string {
@@ -24,7 +24,7 @@ export function humanDuration(ms: number): string {
 
 type Unit = readonly [seconds: number, name: string];
 
-/** The smaller unit is left out when nothing is left for it. */
+/** Omits the smaller unit if it is 0. */
 function inTwo(seconds: number, [large, largeName]: Unit, [small, smallName]: Unit): string {
   const rest = Math.floor((seconds % large) / small);
   const first = `${Math.floor(seconds / large)}${largeName}`;

@@ -1,7 +1,7 @@
 /**
- * A cluster without Kubernetes: an API server in this process, a simulated CSI driver whose volumes
- * are directories, nodes that run pods as processes. For the demo, `longshore dev`, and tests;
- * nothing of it is in the DaemonSet.
+ * A cluster without Kubernetes: an API server in this process, a simulated CSI driver with
+ * directories as volumes, and nodes that run pods as processes. For the demo, `longshore dev` and
+ * tests. The DaemonSet does not use it.
  */
 export { ApiServer } from './api-server.ts';
 export { DevCluster, LATE_STORAGE_CLASS, STORAGE_CLASS } from './dev-cluster.ts';

@@ -2,10 +2,7 @@ import { define, lookup } from '../base/index.ts';
 
 type Fields = Record<string, unknown>;
 
-/**
- * A copy of what JSON can say, in a fifth of the time that structuredClone takes (measured on
- * pods).
- */
+/** A copy of a JSON value. Takes a fifth of the time of structuredClone (measured on pods). */
 export function copyJson<T>(value: T): T {
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(copyJson) as T;
@@ -15,8 +12,8 @@ export function copyJson<T>(value: T): T {
 }
 
 /**
- * Whether both would be the same JSON, in whatever order their fields are; what is undefined is not
- * there.
+ * Whether both are the same JSON. The order of fields does not count, and undefined fields count as
+ * missing.
  */
 export function isSameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;

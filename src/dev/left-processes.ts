@@ -5,13 +5,13 @@ import { type Logger, messageOf } from '../base/index.ts';
 
 const SUFFIX = '.process';
 
-/** Where a pod's process is noted, for the cluster that comes after one that was killed. */
+/** The file that records a pod's process, for the next cluster in case of a kill. */
 export const processNote = (directory: string, uid: string): string =>
   join(directory, uid + SUFFIX);
 
 /**
- * Notes a process so that no other is taken for it later; nothing where the system does not say
- * when it began.
+ * Records a process with its start time, to tell it from a later one. Does nothing if the system
+ * does not report the start time.
  */
 export function noteProcess(path: string, pid: number, logger: Logger): void {
   const began = beginningOf(pid);
@@ -24,8 +24,8 @@ export function noteProcess(path: string, pid: number, logger: Logger): void {
 }
 
 /**
- * Ends what a killed cluster left running: a data mover would write beside the one that takes its
- * place until its fence stops it.
+ * Ends processes that a killed cluster left behind. Otherwise a left data mover would write beside
+ * its replacement until its fence stops it.
  */
 export async function endLeftProcesses(directory: string, logger: Logger): Promise<void> {
   for (const name of await fs.readdir(directory)) {
@@ -44,14 +44,11 @@ export async function endLeftProcesses(directory: string, logger: Logger): Promi
   }
 }
 
-/**
- * Numbers of processes are used again: the start of the machine and the ticks since then tell one
- * from another.
- */
+/** Process ids are reused. The start ticks and the boot id identify a process. */
 function beginningOf(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    // The name, in parentheses, may have anything in it; the state is the first field after it.
+    // The name, in parentheses, may contain anything. The state is the first field after it.
     const ticks = stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19];
     const boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
     return ticks === undefined ? undefined : `${ticks} ${boot}`;

@@ -9,7 +9,7 @@ export interface NamespaceControllerOptions {
   readonly logger: Logger;
 }
 
-/** A namespace that is deleted takes with it what is in it, and goes when all of that is gone. */
+/** Deletes the objects of a deleted namespace, and then the namespace itself. */
 export class NamespaceController {
   readonly #options: NamespaceControllerOptions;
 
@@ -42,7 +42,7 @@ export class NamespaceController {
     await Promise.all([namespaces.run(signal), controller.run(signal)]);
   }
 
-  /** True when nothing was left. */
+  /** Returns true if nothing was left. */
   async #empty(namespace: string): Promise<boolean> {
     const { client } = this.#options;
     let isEmpty = true;

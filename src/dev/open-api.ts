@@ -13,8 +13,8 @@ const GVK = 'x-kubernetes-group-version-kind';
 let loaded: Schemas | undefined;
 
 /**
- * Kubernetes' own schemas of the kinds that this server has, and those of snapshots and of Velero's
- * locations, as a real server serves them: `npm run build:schemas` takes them from one.
+ * Schemas of Kubernetes' own kinds, of snapshots and of Velero's locations, as a real server serves
+ * them. `npm run build:schemas` downloads them from one.
  */
 function knownSchemas(): Schemas {
   const packed = (): Buffer => readFileSync(new URL('schemas.json.br', import.meta.url));
@@ -23,7 +23,8 @@ function knownSchemas(): Schemas {
 }
 
 /**
- * OpenAPI v3, by which kubectl explains fields and merges patches; undefined for all other paths.
+ * OpenAPI v3, which kubectl uses to explain fields and to merge patches; undefined for all other
+ * paths.
  */
 export function openApi(path: string): object | undefined {
   if (path === '/openapi/v3') return index();
@@ -40,7 +41,7 @@ function index(): object {
   return { paths: Object.fromEntries(paths) as object };
 }
 
-/** Says of each kind that the server checks fields itself, so that kubectl does not try. */
+/** Marks each kind as validated by the server, so that kubectl does not validate it. */
 function documentOf(root: string): object | undefined {
   const found = DEV_RESOURCES.filter((resource) => rootOf(apiVersionOf(resource)) === root);
   if (found.length === 0) return undefined;
@@ -64,7 +65,7 @@ function documentOf(root: string): object | undefined {
   };
 }
 
-/** Schemas of kinds, with all that they refer to. */
+/** Schemas of kinds, with all schemas that they reference. */
 function schemasOf(kinds: readonly string[]): Schemas {
   const all = { ...knownSchemas(), ...ownSchemas() };
   const names = new Set(
@@ -72,7 +73,7 @@ function schemasOf(kinds: readonly string[]): Schemas {
       kindsOf(lookup(all, name)).some((kind) => kinds.includes(kind)),
     ),
   );
-  // A set is walked to its end also where it grows meanwhile.
+  // Iteration over a set includes the names added during it.
   for (const name of names) {
     for (const [, referred = ''] of JSON.stringify(lookup(all, name)).matchAll(
       /"#\/components\/schemas\/([^"]+)"/g,
@@ -88,9 +89,9 @@ function kindsOf(schema: Schema | undefined): string[] {
   return kinds.map(({ group, version, kind }) => `${group}/${version}/${kind}`);
 }
 
-/** Of the custom resources whose definitions are ours. */
+/** Schemas of the custom resources that we define. */
 function ownSchemas(): Schemas {
-  // What every custom resource has is said in the same words.
+  // The common fields of custom resources have the same texts.
   const { properties: model } = knownSchemas()[LOCATION] as { properties: Schemas };
   const own = CRDS.map((definition) => {
     const { kind, version } = definition;

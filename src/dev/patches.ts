@@ -17,10 +17,7 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
   return result;
 }
 
-/**
- * By which field the elements of a list are the same, as `x-kubernetes-patch-merge-key` has it for
- * the kinds here.
- */
+/** Key fields of list elements, from `x-kubernetes-patch-merge-key` of the kinds here. */
 const MERGE_KEYS: Readonly<Record<string, string>> = {
   addresses: 'type',
   conditions: 'type',
@@ -38,15 +35,14 @@ const MERGE_KEYS: Readonly<Record<string, string>> = {
   volumeMounts: 'mountPath',
   volumes: 'name',
 };
-/** Lists of words that are merged and not replaced. */
+/** Lists of strings that are merged instead of replaced. */
 const MERGED_WORDS = new Set(['finalizers']);
 const ORDER = '$setElementOrder/';
 const DELETE = '$deleteFromPrimitiveList/';
 const RETAIN = '$retainKeys';
 
 /**
- * Kubernetes' strategic merge patch: as a merge patch, but elements of lists that have a key are
- * merged by it.
+ * Kubernetes' strategic merge patch: a merge patch, but list elements with a key are merged by it.
  */
 export function strategicMergePatch(target: unknown, patch: unknown): unknown {
   if (!isObject(patch)) return patch;
@@ -101,7 +97,7 @@ function mergeList(key: string, target: unknown, patch: readonly unknown[]): unk
   return merged;
 }
 
-/** Those that the order does not name stay behind. */
+/** Elements that the order does not name come last. */
 function setOrder(object: Fields, key: string, order: readonly unknown[]): void {
   const list = lookup(object, key);
   if (!Array.isArray(list)) return;
@@ -174,7 +170,7 @@ const isOperation = (value: unknown): value is Operation =>
   typeof value.path === 'string' &&
   (value.from === undefined || typeof value.from === 'string');
 
-/** The object or list that holds what the path names, and its key there. */
+/** The object or list that contains the path's last part, and its key there. */
 function holderOf(document: { root: unknown }, path: string): [holder: unknown, key: string] {
   if (path !== '' && !path.startsWith('/')) throw refused(`"${path}" does not begin with a slash`);
   const steps = `/root${path}`
@@ -206,7 +202,7 @@ function add(document: { root: unknown }, path: string, value: unknown): void {
   const [holder, key] = holderOf(document, path);
   if (Array.isArray(holder)) holder.splice(indexOf(holder, key, path, true), 0, value);
   else if (!isObject(holder)) throw refused(`there is nothing at ${path}`);
-  // An assignment to this name would change the prototype.
+  // An assignment to `__proto__` would change the prototype.
   else Object.defineProperty(holder, key, PLAIN(value));
 }
 

@@ -4,16 +4,15 @@ import { type KubeClient, type Pod, PVCS, PVS, type Volume } from '../kube/index
 
 export interface PodDirectoriesOptions {
   readonly client: KubeClient;
-  /** What stands for `/var/lib/kubelet/pods`. */
+  /** Replaces `/var/lib/kubelet/pods`. */
   readonly directory: string;
-  /** Where the volume with this handle lies. */
+  /** The path of the volume with this handle. */
   readonly volumePath: (handle: string) => string;
 }
 
 /**
- * The directories that a kubelet keeps for its pods, with their volumes under the names of its
- * plugins. A volume of the simulated driver is a link to where it lies, since nothing is mounted
- * here.
+ * The directories that a kubelet keeps for its pods, with volumes under the names of their plugins.
+ * A volume of the simulated driver is a link, because nothing is mounted here.
  */
 export class PodDirectories {
   readonly #options: PodDirectoriesOptions;
@@ -22,7 +21,7 @@ export class PodDirectories {
     this.#options = options;
   }
 
-  /** Makes those of a pod: false while a claim of it is not bound. */
+  /** Creates the directories of a pod. Returns false if one of its claims is not bound. */
   async mount(pod: Pod): Promise<boolean> {
     for (const volume of pod.spec.volumes ?? []) {
       if (!(await this.#mountOne(pod, volume))) return false;
@@ -50,22 +49,19 @@ export class PodDirectories {
     const link = join(below, 'kubernetes.io~csi', name, 'mount');
     await fs.mkdir(dirname(link), { recursive: true });
     const target = volumePath(handle);
-    // One that is there stays: a data mover may be looking at it.
+    // An existing link stays, because a data mover may be using it.
     if ((await fs.readlink(link).catch(() => undefined)) === target) return true;
     await fs.rm(link, { force: true });
     await fs.symlink(target, link);
     return true;
   }
 
-  /** The volumes stay; directories of the pod's own go. */
+  /** Removes the pod's own directories. The volumes stay. */
   async unmount(pod: Pod): Promise<void> {
     await fs.rm(join(this.#options.directory, pod.metadata.uid), { recursive: true, force: true });
   }
 
-  /**
-   * Where a directory of the node really lies; undefined where it is not one of these, or is not
-   * there.
-   */
+  /** The real path of a directory of the node; undefined if it is missing or outside. */
   async resolve(path: string): Promise<string | undefined> {
     if (!path.startsWith(`${this.#options.directory}/`) || path.includes('/..')) return undefined;
     try {
@@ -76,7 +72,7 @@ export class PodDirectories {
     }
   }
 
-  /** Paths of its volumes by name, as far as they are mounted. */
+  /** Paths of the pod's mounted volumes, by name. */
   async volumes(pod: Pod): Promise<Map<string, string>> {
     const found = new Map<string, string>();
     const plugins = await fs.readdir(this.#of(pod)).catch(() => []);

@@ -1,4 +1,4 @@
-/** The last lines of a log (`kubectl logs --tail`), each with its end. */
+/** The last lines of a log (`kubectl logs --tail`), with their line ends. */
 export function lastLines(text: string, count: number): string {
   if (!(count >= 0)) return text;
   const lines = text.split('\n');

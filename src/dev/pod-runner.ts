@@ -33,36 +33,39 @@ export interface PodRunnerOptions {
   readonly logger: Logger;
   readonly node: string;
   readonly directory: string;
-  /** Where the volume with this handle lies. */
+  /** The path of the volume with this handle. */
   readonly volumePath: (handle: string) => string;
-  /** What stands for the kubelet's directory of pods. */
+  /** Replaces the kubelet's directory of pods. */
   readonly kubeletPods: string;
-  /** What a command of a container is run as: `/velero` and the like are not on this machine. */
+  /** Replaces a container's command, because `/velero` is not on this machine. */
   readonly commandOf: (command: readonly string[]) => readonly string[];
-  /** Whether there is something for a command to be run as: no container runs here. */
+  /** Whether a command can be replaced. Other containers cannot run here. */
   readonly isKnown: (command: readonly string[]) => boolean;
-  /** For containers beside what their pod says. */
+  /** For containers, in addition to the environment of their pod. */
   readonly environment: Readonly<Record<string, string>>;
   /** Milliseconds between a pod's arrival and its start. */
   readonly startMs?: number;
 }
 
 /**
- * What a pod may set for its process: the variables of data movers. A container keeps the rest to
- * itself, but here NODE_OPTIONS, LD_PRELOAD, PATH, cache folders and settings of cloud libraries
- * would run other code on this machine.
+ * Variables that a pod may set for its process: those of data movers. The process has no container.
+ * Variables such as NODE_OPTIONS, LD_PRELOAD, PATH, or settings of cloud libraries would run other
+ * code on this machine.
  */
 const ALLOWED_VARIABLES = /^(NODE_NAME|VELERO_NAMESPACE|LONGSHORE_[A-Z0-9_]+)$/;
 
 /**
- * Of a pod of an application, whose containers cannot run here: its volumes are mounted and it
- * counts as running; an init container `restore-wait` ends when Velero's own helper would.
+ * Annotation on a pod of an application, whose containers cannot run here. Its volumes are mounted
+ * and it counts as running. An init container `restore-wait` ends when Velero's own helper would
+ * end.
  */
 export const STAND_IN = 'longshore.dev/stand-in';
 const WAIT_CONTAINER = 'restore-wait';
 const WAIT_MS = 500;
 
-/** Of a pod whose process is that of the cluster itself: it is there to be seen. */
+/**
+ * Annotation on a pod that stands for the cluster's own process. The runner starts nothing for it.
+ */
 export const IN_PROCESS = 'longshore.dev/in-process';
 
 interface Running {
@@ -71,17 +74,16 @@ interface Running {
 }
 
 /**
- * What a kubelet does for hosting pods, without containers: starts the pod's command with its
- * arguments and environment as a process of this machine, paths of volumes replaced, and reports
- * phases and termination messages.
+ * Plays the kubelet for hosting pods, without containers. Runs the pod's command as a process of
+ * this machine, with replaced volume paths. Reports phases and termination messages.
  */
 export class PodRunner {
   readonly #options: PodRunnerOptions;
   readonly #running = new Map<string, Running>();
   readonly #done = new Set<string>();
   /**
-   * UIDs of pods whose marks were all there, and went then: as its watch has it, one may wait for
-   * them yet.
+   * UIDs of pods that were released: their marks were found and deleted. The watch may still show
+   * them as waiting.
    */
   readonly #released = new Set<string>();
   readonly #directories: PodDirectories;
@@ -92,7 +94,7 @@ export class PodRunner {
     this.#directories = new PodDirectories({ client, directory: kubeletPods, volumePath });
   }
 
-  /** Process of a pod, to be killed by tests. */
+  /** The process of a pod, for tests that kill it. */
   processOf(name: string): ChildProcess | undefined {
     for (const [key, { child }] of this.#running) if (refOf(key).name === name) return child;
     return undefined;
@@ -122,7 +124,7 @@ export class PodRunner {
       const seen = pod ?? before;
       if (!seen) return;
       const key = keyOf(seen.metadata);
-      // Gone, or another one of its name: the process has no pod any more.
+      // The pod was deleted or replaced by another one of its name, so its process must end.
       if (!pod || (before && before.metadata.uid !== pod.metadata.uid))
         this.#kill(key, before?.metadata.uid);
       if (before && before.metadata.uid !== pod?.metadata.uid) {
@@ -167,7 +169,7 @@ export class PodRunner {
     return undefined;
   }
 
-  /** Where its volumes lie; undefined while a claim is not bound. */
+  /** Paths of its volumes; undefined if a claim is not bound. */
   async #mounts(pod: Pod): Promise<Map<string, string> | undefined> {
     const { client, directory, volumePath } = this.#options;
     const found = new Map<string, string>();
@@ -199,7 +201,7 @@ export class PodRunner {
     return found;
   }
 
-  /** As a kubelet that is asked for a directory of the node that is not there. */
+  /** Reports a missing directory of the node like a kubelet. */
   async #tellNoDirectory(pod: Pod, volume: string, path: string): Promise<void> {
     const { client, node } = this.#options;
     const { namespace = '', name, uid } = pod.metadata;
@@ -250,7 +252,7 @@ export class PodRunner {
   }
 
   /**
-   * Whether each volume that it waits for has the mark of its restore, which goes then (Velero:
+   * Whether all expected volumes have the mark of their restore. Deletes the marks then (Velero:
    * cmd/velero-restore-helper).
    */
   async #isReleased(pod: Pod, { args = [], volumeMounts = [] }: Container): Promise<boolean> {
@@ -318,8 +320,8 @@ export class PodRunner {
     const note = processNote(directory, uid);
     if (child.pid !== undefined) noteProcess(note, child.pid, this.#options.logger);
     const log = createWriteStream(this.logPath(name), { flags: 'a' });
-    // A full disk ends the log, and not the cluster; what the pod writes is then dropped, or it
-    // would wait.
+    // A full disk ends the log, not the cluster. The pod's output is then dropped, because
+    // otherwise the pod would block.
     log.on('error', (error) => {
       this.#options.logger.warn({ pod: name, error: messageOf(error) }, 'a log cannot be written');
       child.stdout.resume();
@@ -348,7 +350,7 @@ export class PodRunner {
     });
   }
 
-  /** As a kubelet that cannot make the container. */
+  /** Reports like a kubelet that cannot create the container. */
   async #refuse(pod: Pod): Promise<void> {
     const message = 'no containers can run here: dev up only runs data movers, as processes';
     const [status] = pod.status?.containerStatuses ?? [];
@@ -421,7 +423,7 @@ const statusOf = (container: Container, state: object, ready: boolean): object =
   state,
 });
 
-/** Paths inside the container become those of this machine; longer ones first. */
+/** Replaces paths inside the container by paths of this machine, longest first. */
 function replacer(
   { volumeMounts = [], volumeDevices = [] }: Container,
   paths: ReadonlyMap<string, string>,

@@ -8,9 +8,9 @@ import {
 import { ApiError } from './api-error.ts';
 
 /**
- * What kubectl sends in protobuf and in nothing else: it makes a few kinds itself
- * (`kubectl create namespace`, `auth can-i`). Answers are JSON, which it takes as well. The numbers
- * are those of Kubernetes' generated.proto files.
+ * kubectl sends a few requests only in protobuf (`kubectl create namespace`, `auth can-i`). Answers
+ * are JSON, which kubectl accepts too. The field numbers are from Kubernetes' generated.proto
+ * files.
  */
 export const PROTOBUF_TYPE = 'application/vnd.kubernetes.protobuf';
 
@@ -18,7 +18,7 @@ interface Field {
   readonly name: string;
   readonly type: 'string' | 'bool' | 'int' | 'time' | 'strings' | 'secrets' | 'answer' | Message;
   readonly isList?: boolean;
-  /** A pointer in Go: false, 0 and an empty message say something. */
+  /** A pointer in Go: false, 0 and an empty message are values. */
   readonly isOptional?: boolean;
 }
 type Message = Readonly<Record<number, Field>>;
@@ -54,7 +54,7 @@ const METADATA: Field = {
   },
 };
 const NAMED: Message = { 1: string('name') };
-/** What the server fills in. */
+/** Set by the server. */
 const ANSWER: Field = { name: 'status', type: 'answer' };
 
 const KINDS: Readonly<Record<string, Message>> = {
@@ -130,7 +130,7 @@ const KINDS: Readonly<Record<string, Message>> = {
 
 const MAGIC = Buffer.from('k8s\0');
 
-/** The object that a body in Kubernetes' protobuf envelope stands for. Throws {@link ApiError}. */
+/** Decodes an object in Kubernetes' protobuf envelope. Throws {@link ApiError}. */
 export function decodeProtobuf(body: Buffer): object {
   if (!body.subarray(0, MAGIC.length).equals(MAGIC)) {
     throw new ApiError(400, 'BadRequest', "the body does not begin like Kubernetes' protobuf");
@@ -148,7 +148,7 @@ export function decodeProtobuf(body: Buffer): object {
       }
     } else if (number === 2) raw = bytesOf(value, 'raw');
   }
-  // Options of a deletion carry the version of what is deleted.
+  // Options of a deletion carry the version of the deleted object.
   const known = lookup(
     KINDS,
     `${kind === 'DeleteOptions' ? 'meta.k8s.io/v1' : apiVersion} ${kind}`,
@@ -167,7 +167,7 @@ function decode(bytes: Buffer, message: Message, what: string): Decoded {
   for (const { number, value } of fieldsOf(bytes)) {
     const field = message[number];
     if (!field) {
-      // Without a word about it part of the object would be lost.
+      // Without an error, part of the object would be lost silently.
       const text = `field ${number} of ${what} in protobuf is not supported here; send it as JSON`;
       throw new ApiError(415, 'UnsupportedMediaType', text);
     }
@@ -193,7 +193,7 @@ function put(object: Decoded, field: Field, value: ProtobufValue, what: string):
     list.push(decoded);
     return;
   }
-  // Go writes all that is no pointer, also when it was left empty.
+  // Go writes every field that is not a pointer, even if it is empty.
   if (isOptional || !isEmpty(decoded)) define(object, name, decoded);
 }
 

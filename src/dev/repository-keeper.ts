@@ -14,11 +14,11 @@ export interface RepositoryKeeperOptions {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly namespace: string;
-  /** Creates the repository where it is to be, unless it is there. */
+  /** Creates the repository if it does not exist. */
   readonly prepare: (repository: BackupRepository) => Promise<void>;
 }
 
-/** What a backup server does for BackupRepositories: makes them ready when somebody needs one. */
+/** Plays the backup server for BackupRepositories: makes new ones ready. */
 export class RepositoryKeeper {
   readonly #options: RepositoryKeeperOptions;
 

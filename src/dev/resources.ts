@@ -44,7 +44,7 @@ const SERVICE_ACCOUNTS: Resource<KubeObject> = {
   plural: 'serviceaccounts',
   namespaced: true,
 };
-/** There are none, but `kubectl cluster-info` looks for some. */
+/** There are no services, but `kubectl cluster-info` lists them. */
 const SERVICES: Resource<KubeObject> = {
   group: '',
   version: 'v1',
@@ -53,13 +53,13 @@ const SERVICES: Resource<KubeObject> = {
   namespaced: true,
 };
 
-/** Not made by a CustomResourceDefinition. */
+/** Not from a CustomResourceDefinition. */
 export const isBuiltIn = ({ group }: Resource<KubeObject>): boolean =>
   group !== VELERO_GROUP && group !== VOLUME_SNAPSHOT_CLASSES.group;
 
 export const isReadOnly = (resource: Resource<KubeObject>): boolean => resource === SERVICES;
 
-/** What the embedded API server knows. */
+/** The resources of the embedded API server. */
 export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   PODS,
   PVCS,
@@ -103,8 +103,8 @@ interface Names {
 
 const ALL = ['all'];
 /**
- * What kinds are called on a command line, as the real server and the definitions of Velero and of
- * snapshots have it.
+ * Short names and categories for the command line. Same as in the real server and the definitions
+ * of Velero and snapshots.
  */
 const NAMES: Readonly<Record<string, Names>> = {
   configmaps: { shortNames: ['cm'] },
@@ -134,18 +134,18 @@ export interface ResourcePlace {
   readonly subresource: string | undefined;
 }
 
-/** The object or list that a path of the API names. */
+/** The object or list at an API path. */
 export function resourceAt(path: string): ResourcePlace | undefined {
   const parts = path
     .split('/')
     .filter((part) => part !== '')
     .map(decodeURIComponent);
-  // No object has such a name, and the logs of pods are files that are named after them.
+  // Objects never have these names, and pod logs are files named after objects.
   if (parts.some((part) => /^\.{1,2}$|\//.test(part))) return undefined;
   const group = parts[0] === 'api' ? '' : parts[1];
   const rest = parts.slice(parts[0] === 'api' ? 2 : 3);
   let namespace: string | undefined;
-  // Namespaces themselves are at the same place as what is in them.
+  // A namespace and its objects share a path prefix.
   const isOwnPart = rest[2] === 'status' || rest[2] === 'finalize';
   if (rest[0] === 'namespaces' && rest.length > 2 && !isOwnPart) {
     namespace = rest[1];

@@ -1,4 +1,4 @@
-/** Who asks, and what they may do: whoever has the token of this server may do everything. */
+/** The user and rights of every client: the token of this server allows everything. */
 const USER = { username: 'dev', uid: 'dev', groups: ['system:masters', 'system:authenticated'] };
 const EVERYTHING = ['*'];
 
@@ -54,7 +54,7 @@ export const REVIEWS: readonly Review[] = [
 ];
 
 /**
- * The answer to `kubectl auth can-i`, `auth whoami` and the like; undefined for all other paths.
+ * The answer to `kubectl auth can-i`, `auth whoami` and similar; undefined for all other paths.
  * `isOwn`: whether a token is this server's.
  */
 export function reviewed(

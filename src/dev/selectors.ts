@@ -1,6 +1,6 @@
 import { lookup } from '../base/index.ts';
 
-/** `metadata.name=x,spec.nodeName!=y`: any path. */
+/** `metadata.name=x,spec.nodeName!=y`, with any path. */
 export function parseFieldSelector(text: string): (object: object) => boolean {
   const tests = splitTop(text).map((term) => {
     const [, path = '', operator, value = ''] = /^([^=!]+)(!=|==|=)(.*)$/.exec(term) ?? [];
@@ -15,7 +15,7 @@ export function parseFieldSelector(text: string): (object: object) => boolean {
   return (object) => tests.every((test) => test(object));
 }
 
-/** By commas outside parentheses. */
+/** Splits at commas outside parentheses. */
 const splitTop = (text: string): string[] =>
   text
     .split(/,(?![^(]*\))/)

@@ -27,7 +27,7 @@ import { DEFAULT_SNAPSHOT_CLASS } from './resources.ts';
 const run = promisify(execFile);
 
 export const SIMULATED_DRIVER = 'dir.csi.longshore.dev';
-/** What a new volume holds in a file, so that there is something to back up. */
+/** Content of a file in a new volume, so that a backup has data. */
 const SAMPLE = `${SIMULATED_DRIVER}/sample`;
 const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
 const PROVISIONED_BY = 'pv.kubernetes.io/provisioned-by';
@@ -35,16 +35,15 @@ const PROVISIONED_BY = 'pv.kubernetes.io/provisioned-by';
 export interface SimulatedCsiOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
-  /** Volumes and snapshots lie here, one directory or image file each. */
+  /** The directory of volumes and snapshots, one directory or image file each. */
   readonly directory: string;
-  /** Time that a snapshot takes until it is ready. */
+  /** Time until a snapshot is ready. */
   readonly snapshotMs?: number;
 }
 
 /**
- * A CSI driver together with its provisioner, snapshotter and the snapshot controller, played
- * against any API server: a volume is a directory (a sparse file in block mode), a snapshot is a
- * copy of it.
+ * A CSI driver with its provisioner, snapshotter and snapshot controller, for any API server. A
+ * volume is a directory, or a sparse file in block mode. A snapshot is a copy of it.
  */
 export class SimulatedCsi {
   readonly #options: SimulatedCsiOptions;
@@ -102,7 +101,7 @@ export class SimulatedCsi {
       const now = snapshot ?? before;
       if (!now) return;
       if (snapshot) queue.add(`vs ${keyOf(now.metadata)}`);
-      // Also one that was cut and not bound yet when its snapshot was deleted.
+      // Also covers an unbound content whose snapshot was deleted.
       const content =
         now.status?.boundVolumeSnapshotContentName ??
         now.spec.source.volumeSnapshotContentName ??
@@ -122,11 +121,13 @@ export class SimulatedCsi {
     ]);
   }
 
-  /** The external provisioner's part: a PV for a claim; whoever binds claims does the rest. */
+  /**
+   * The external provisioner's part: creates a PV for a claim, and leaves the binding to others.
+   */
   async #provision(claim: PersistentVolumeClaim | undefined): Promise<Result | undefined> {
     const { client } = this.#options;
     if (!claim || claim.spec.volumeName || claim.metadata.deletionTimestamp) return undefined;
-    // One with a selector waits for a volume that is made for it.
+    // A claim with a selector waits for a volume made for it.
     if (claim.spec.selector) return undefined;
     const className = claim.spec.storageClassName ?? '';
     const storageClass = await client.find(STORAGE_CLASSES, { name: className });
@@ -159,7 +160,7 @@ export class SimulatedCsi {
     return undefined;
   }
 
-  /** False while the snapshot that it is to be made of is not ready. */
+  /** Returns false while the source snapshot is not ready. */
   async #fill({ metadata, spec }: PersistentVolumeClaim, path: string): Promise<boolean> {
     const { client } = this.#options;
     const { dataSource } = spec;
@@ -184,7 +185,7 @@ export class SimulatedCsi {
     return true;
   }
 
-  /** A released volume whose policy says so is deleted. */
+  /** Deletes a released volume if its policy is `Delete`. */
   async #reclaim(volume: PersistentVolume | undefined): Promise<undefined> {
     if (!volume || volume.spec.csi?.driver !== SIMULATED_DRIVER) return;
     const isReleased = volume.status?.phase === 'Released';
@@ -218,7 +219,7 @@ export class SimulatedCsi {
     if (!content) {
       if (claimName === undefined) return undefined;
       const claim = await client.find(PVCS, { namespace, name: claimName });
-      // A snapshot of what is not there yet waits for it.
+      // The claim has no volume yet.
       if (!claim?.spec.volumeName) return { requeueAfterMs: 500 };
       const volume = await client.find(PVS, { name: claim.spec.volumeName });
       if (volume?.spec.csi?.driver !== SIMULATED_DRIVER) return undefined;
@@ -245,7 +246,7 @@ export class SimulatedCsi {
           },
         },
       });
-      // The watch may not have told of it yet.
+      // The watch may not have reported the content yet.
       await created.catch((error: unknown) => {
         if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
       });
@@ -269,7 +270,7 @@ export class SimulatedCsi {
     return undefined;
   }
 
-  /** The class that a snapshot names, or the default one of this driver. */
+  /** The class of a snapshot, or the default class of this driver. */
   async #classOf({ spec }: VolumeSnapshot): Promise<VolumeSnapshotClass | undefined> {
     const { client } = this.#options;
     const name = spec.volumeSnapshotClassName;
@@ -289,10 +290,10 @@ export class SimulatedCsi {
     const { client, snapshotMs = 0 } = this.#options;
     if (!content || content.spec.driver !== SIMULATED_DRIVER) return undefined;
     if (content.metadata.deletionTimestamp !== undefined) {
-      // As a sidecar does for one that has its mark: the snapshot first.
+      // A sidecar also deletes the snapshot before the content.
       if (content.spec.deletionPolicy === 'Delete') await this.#dropSnapshot(content);
       const { uid, resourceVersion, finalizers = [] } = content.metadata;
-      // Those of others stay, as long as they do.
+      // Finalizers of other controllers stay.
       const rest = finalizers.filter((each) => !each.startsWith('snapshot.storage.kubernetes.io/'));
       if (rest.length === finalizers.length) return undefined;
       const patch = { metadata: { uid, resourceVersion, finalizers: rest } };
@@ -300,7 +301,7 @@ export class SimulatedCsi {
       return undefined;
     }
     const { namespace, name = '' } = content.spec.volumeSnapshotRef;
-    // The snapshot that it was made for is gone: what its policy says happens to it.
+    // The snapshot was deleted: follow the deletion policy.
     if (!snapshots.get({ namespace, name })) {
       if (await client.find(VOLUME_SNAPSHOTS, { namespace, name })) return { requeueAfterMs: 100 };
       if (content.spec.deletionPolicy === 'Delete') {
@@ -344,15 +345,14 @@ function ifThere(error: unknown): void {
 const contentNameOf = ({ metadata }: VolumeSnapshot): string => `snapcontent-${metadata.uid}`;
 
 /**
- * Handles come from objects that anybody with the token makes: one that is no name would lead out
- * of the directory.
+ * Any client with the token can set handles. An invalid handle could lead outside the directory.
  */
 function plainName(handle: string): string {
   if (handle !== '' && !/^\.{1,2}$|[/\0]/.test(handle)) return handle;
   throw new CodedError('BAD_HANDLE', `"${handle}" is not the handle of a volume or snapshot`);
 }
 
-/** In one step: what is there is complete. */
+/** Atomic: an existing target is complete. */
 async function copy(from: string, to: string): Promise<void> {
   const temporary = `${to}.tmp`;
   await fs.rm(temporary, { recursive: true, force: true });

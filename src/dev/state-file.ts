@@ -13,17 +13,20 @@ import type { SavedState, Stored, StoredChange } from './store.ts';
 
 const FORMAT = 'longshore-dev-state';
 const FORMAT_VERSION = 1;
-/** A state is rewritten when its changes take this much, and as often more than it takes itself. */
+/**
+ * The file is rewritten when it exceeds CHANGES_FACTOR times the size of its state plus
+ * CHANGES_BYTES.
+ */
 const CHANGES_BYTES = 4 << 20;
 const CHANGES_FACTOR = 2;
-/** What is read at once. Twice what the store keeps, with its changes. */
+/** Maximum size to read. Twice the limit of the store, with its changes. */
 const STATE_BYTES_MAX = 512 << 20;
 const NEWLINE = '\n';
 
 interface Header {
   readonly format: string;
   readonly formatVersion: number;
-  /** Of the newest change that is in the objects below it. */
+  /** The newest change in the objects below it. */
   readonly version: number;
 }
 type Line =
@@ -37,13 +40,13 @@ export interface StateFileOptions {
 }
 
 /**
- * The objects of a cluster in a file, so that they outlive the process: first all of them, then
- * each change, written before anybody is told of it. Each line carries a checksum. Only the user
- * may read it, since Secrets are in it.
+ * Keeps the objects of a cluster in a file between runs. All objects come first, then each change,
+ * written before a client learns of it. Each line has a checksum. Only the user can read the file,
+ * because it contains Secrets.
  */
 export class StateFile {
   readonly #options: StateFileOptions;
-  /** All that is there, for a rewrite. */
+  /** All objects, for a rewrite. */
   #source: (() => SavedState) | undefined;
   #descriptor: number;
   #length = 0;
@@ -56,9 +59,9 @@ export class StateFile {
   }
 
   /**
-   * Reads what is there, an empty state where nothing is. A last line that is not whole was never
-   * answered: it is left out, and a copy of the file kept. Throws `DAMAGED_STATE` for all other
-   * damage and leaves the file as it is.
+   * Reads the file; a missing file is an empty state. An incomplete last line was never confirmed
+   * to a client. The line is dropped, and a copy of the file is kept. Throws `DAMAGED_STATE` for
+   * all other damage and does not change the file.
    */
   static open(options: StateFileOptions): { file: StateFile; saved: SavedState | undefined } {
     const saved = load(options);
@@ -67,12 +70,12 @@ export class StateFile {
     return { file, saved };
   }
 
-  /** Where the objects are that a rewrite writes. */
+  /** Sets the source of the objects for a rewrite. */
   attach(source: () => SavedState): void {
     this.#source = source;
   }
 
-  /** Throws when the change could not be written; the file is as before then. */
+  /** Throws if the change could not be written. The file is then unchanged. */
   append(change: StoredChange): void {
     if (this.#broken !== undefined) throw this.#broken;
     const bytes = Buffer.from(encode(lineOf(change)));
@@ -81,7 +84,7 @@ export class StateFile {
       this.#length += bytes.length;
     } catch (error) {
       try {
-        // Half a line in the midst of the file would be taken for damage.
+        // Half a line in the middle of the file would count as damage.
         fs.ftruncateSync(this.#descriptor, this.#length);
       } catch {
         this.#broken = asError(error);
@@ -90,7 +93,7 @@ export class StateFile {
     }
   }
 
-  /** Rewrites the file when its changes have grown; called between changes. */
+  /** Rewrites the file if its changes have grown. Call it between changes. */
   tidy(): void {
     if (this.#length < this.#rewriteAt || this.#source === undefined) return;
     try {
@@ -113,7 +116,7 @@ export class StateFile {
   #rewrite(state: SavedState): void {
     const { path } = this.#options;
     const partial = `${path}.partial`;
-    // Never one that others have opened, and never through a link.
+    // Creates a new file. Never reuses a file that others opened, and never follows a link.
     fs.rmSync(partial, { force: true });
     const descriptor = fs.openSync(partial, 'wx', 0o600);
     let length = 0;
@@ -227,7 +230,7 @@ const isKept = (object: Partial<Stored> | undefined): boolean =>
   typeof object.metadata.uid === 'string' &&
   Number.isSafeInteger(Number(object.metadata.resourceVersion));
 
-/** What the process wrote last was cut short: it was killed, or the machine stopped. */
+/** The last write was incomplete: the process was killed, or the machine stopped. */
 function setAside(path: string, logger: Logger): void {
   const copy = `${path}.${systemClock.nowNs() / 1_000_000n}.damaged`;
   fs.copyFileSync(path, copy, fs.constants.COPYFILE_EXCL);

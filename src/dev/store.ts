@@ -23,7 +23,7 @@ export interface Selection {
 
 export type { Stored } from './stored.ts';
 
-/** What is written down before it happens. */
+/** A change that is recorded before it happens. */
 export type StoredChange =
   | { readonly type: 'put'; readonly resource: string; readonly object: Stored }
   | {
@@ -33,7 +33,7 @@ export type StoredChange =
       readonly version: number;
     };
 
-/** All that a store keeps. */
+/** The whole content of a store. */
 export interface SavedState {
   readonly version: number;
   readonly objects: readonly { readonly resource: string; readonly object: Stored }[];
@@ -41,24 +41,21 @@ export interface SavedState {
 
 export interface StoreOptions {
   readonly saved?: SavedState | undefined;
-  /** Fills in what the server decides on a new object. */
+  /** Sets the fields that the server decides for a new object. */
   readonly admit?: (resource: Resource<KubeObject>, object: Stored) => void;
-  /** Called before a change takes place; it does not when this throws. */
+  /** Called before each change. If it throws, the change does not happen. */
   readonly record?: (change: StoredChange) => void;
-  /**
-   * Of all objects together, and of all that watches may begin from; without it nothing is
-   * measured.
-   */
+  /** Limit for all objects, and for the history of changes. Without it nothing is measured. */
   readonly bytesMax?: number;
 }
 
-/** Changes that a watch may still begin from. */
+/** Changes that a watch can still start from. */
 const HISTORY_MAX = 20_000;
 const NAME_LETTERS = 'bcdfghjklmnpqrstvwxz2456789';
 
 /**
- * What a Kubernetes API server keeps and promises, in memory: versions, conflicts, finalizers,
- * owners, watches.
+ * An in-memory store with the rules of a Kubernetes API server. Has versions, conflicts,
+ * finalizers, owners and watches.
  */
 export class Store {
   readonly #clock: Clock;
@@ -71,7 +68,7 @@ export class Store {
   #bytes = 0;
   #historyBytes = 0;
   #version = 1;
-  /** Watches begin here at the earliest. */
+  /** The oldest version that a watch can start from. */
   #oldestVersion = 1;
   #isTrial = false;
 
@@ -90,7 +87,7 @@ export class Store {
     }
   }
 
-  /** All that is kept, to be written down. */
+  /** The whole content, to be saved. */
   get saved(): SavedState {
     const objects = [...this.#objects].flatMap(([resource, kept]) =>
       [...kept.values()].map((object) => ({ resource, object })),
@@ -98,7 +95,7 @@ export class Store {
     return { version: this.#version, objects };
   }
 
-  /** What a change would come to, without making it (`dryRun=All`). */
+  /** The result of a change, without the change itself (`dryRun=All`). */
   trial<T>(change: () => T): T {
     this.#isTrial = true;
     try {
@@ -141,8 +138,8 @@ export class Store {
         'Required value: name or generateName is required',
       );
     }
-    // As for every kind (apimachinery: IsValidPathSegmentName); files are named after objects here
-    // too.
+    // The rule for every kind (apimachinery: IsValidPathSegmentName). Files here are also named
+    // after objects.
     if (/^\.{1,2}$|[/%]/.test(metadata.name)) {
       const text = `Invalid value: "${metadata.name}": not a part of a path`;
       throw invalid(resource, metadata.name, 'metadata.name', text);
@@ -175,8 +172,8 @@ export class Store {
   }
 
   /**
-   * With `part` `status` only the status changes, without it all but that, where the kind has a
-   * status of its own.
+   * For kinds with a status subresource, `part` `status` changes only the status. Without `part`
+   * everything else changes.
    */
   update(resource: Resource<KubeObject>, object: Stored, part?: 'status'): Stored {
     assertMetadata(resource, object);
@@ -245,8 +242,8 @@ export class Store {
   }
 
   /**
-   * Calls back for every change after a version; without one, first for every object as if it were
-   * new. Throws 410 when the version is too old. Returns what ends it.
+   * Reports every change after a version. Without a version, first reports every object as new.
+   * Throws 410 if the version is too old. Returns a function that ends the watch.
    */
   watch(
     resource: Resource<KubeObject>,
@@ -265,7 +262,7 @@ export class Store {
     if (since === undefined || since === 0) {
       for (const object of this.list(resource, selection)) onEvent('ADDED', object);
     } else {
-      // Of another server, or no version at all: whoever asks lists again.
+      // An invalid version, or one of another server: the client lists again.
       if (!(since <= this.#version)) {
         throw new ApiError(410, 'Expired', `unknown resource version: ${since}`);
       }
@@ -332,7 +329,7 @@ export class Store {
     for (const watcher of [...this.#watchers]) watcher(full);
   }
 
-  /** Throws {@link ApiError} when there is no room for what is to be kept. */
+  /** Throws {@link ApiError} if there is no room for the object. */
   #assertRoom(object: Stored, before: Stored | undefined): void {
     const { bytesMax } = this.#options;
     if (bytesMax === undefined) return;
@@ -351,8 +348,8 @@ export class Store {
   }
 
   /**
-   * What belongs to an object does not any more, so that it stays when that one is deleted, as with
-   * the propagation policy `Orphan`.
+   * Removes an owner from its objects, so that they stay after its deletion. For the propagation
+   * policy `Orphan`.
    */
   orphan(uid: string): void {
     for (const [name, objects] of this.#objects) {
@@ -368,13 +365,13 @@ export class Store {
     }
   }
 
-  /** What has only owners that are gone goes too, as the garbage collector has it. */
+  /** Deletes objects whose owners are all deleted, like the garbage collector. */
   #collect(uid: string): void {
     for (const [name, objects] of this.#objects) {
       for (const [key, object] of [...objects]) {
         const owners = object.metadata.ownerReferences ?? [];
         if (!owners.some((owner) => owner.uid === uid)) continue;
-        // It may have gone already, with another one that went for the same reason.
+        // An earlier deletion in this loop may have deleted it.
         if (!objects.has(key) || owners.some((owner) => this.#isThere(owner.uid))) continue;
         this.delete(resourceOf(name, object), object.metadata.namespace, object.metadata.name);
       }
@@ -413,7 +410,7 @@ const isSameResource = (a: Resource<KubeObject>, b: Resource<KubeObject>): boole
 const isNamespace = ({ group, plural }: Resource<KubeObject>): boolean =>
   group === '' && plural === 'namespaces';
 
-/** A namespace goes when what is in it is gone: it has a finalizer of its own kind for that. */
+/** A namespace has a finalizer of its own kind, and stays until its objects are deleted. */
 function isHeld(resource: Resource<KubeObject>, { metadata, spec }: Stored): boolean {
   if ((metadata.finalizers ?? []).length > 0) return true;
   const { finalizers } = (spec ?? {}) as { finalizers?: unknown };
@@ -426,7 +423,7 @@ const suffix = (): string =>
     () => NAME_LETTERS[Math.floor(Math.random() * NAME_LETTERS.length)],
   ).join('');
 
-/** Velero's kinds have none; Kubernetes' own that are used here have one. */
+/** Velero's kinds have none. All other kinds here have one. */
 const hasStatusSubresource = ({ group }: Resource<KubeObject>): boolean => group !== 'velero.io';
 
 function readSelector(text: string): Selector {

@@ -1,4 +1,4 @@
 import type { KubeObject } from '../kube/index.ts';
 
-/** An object as it is kept: anything may be in it. */
+/** A stored object, with any fields. */
 export type Stored = KubeObject & Record<string, unknown>;

@@ -4,10 +4,10 @@ import type { KubeObject, Resource } from '../kube/index.ts';
 import { columnsOf } from './columns.ts';
 import type { Stored } from './store.ts';
 
-/** What of the objects the rows carry beside their cells. */
+/** The part of each object that its row carries beside the cells. */
 export type IncludeObject = 'None' | 'Metadata' | 'Object';
 
-/** kubectl asks for tables to print; programs do not. */
+/** kubectl requests tables to print; programs do not. */
 export const isTableWanted = ({ headers }: IncomingMessage): boolean =>
   (headers.accept ?? '').includes('as=Table');
 
@@ -25,8 +25,7 @@ export interface TableOptions {
 }
 
 /**
- * Objects in the columns that `kubectl get` shows, as a real server would send them
- * (meta.k8s.io/v1, Table).
+ * Objects in the columns of `kubectl get`, in the form of a real server (meta.k8s.io/v1, Table).
  */
 export function tableOf({ resource, objects, version, include }: TableOptions): object {
   const columns = columnsOf(resource);

@@ -4,9 +4,7 @@ import { CRDS, type KubeObject, type Resource, VELERO_GROUP } from '../kube/inde
 import { invalid } from './api-error.ts';
 import type { Stored } from './stored.ts';
 
-/**
- * What the store itself looks at: an object that it cannot read would stop the deletion of others.
- */
+/** Fields that the store itself reads. An invalid object would block the deletion of others. */
 const metadataSchema = z.looseObject({
   name: z.string().optional(),
   generateName: z.string().optional(),
@@ -22,7 +20,7 @@ export function assertMetadata(resource: Resource<KubeObject>, object: unknown):
   assertFits(resource, metadataSchema, { metadata: metadata ?? {} }, 'metadata');
 }
 
-/** Throws {@link ApiError} when a custom resource is not as its definition wants it. */
+/** Throws {@link ApiError} if a custom resource does not match its definition. */
 export function validate(resource: Resource<KubeObject>, object: Stored): void {
   if (resource.group !== VELERO_GROUP) return;
   const definition = CRDS.find((crd) => crd.plural === resource.plural);

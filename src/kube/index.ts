@@ -1,6 +1,6 @@
 /**
- * Kubernetes as this project sees it: objects and resources, a client that keeps what it does not
- * know, caches, work queues, controllers. Knows nothing of volumes or repositories.
+ * Kubernetes as this project sees it. Has objects, resources, caches, work queues, controllers, and
+ * a client that keeps unknown fields. Knows nothing of volumes or repositories.
  */
 export type {
   ConfigMap,

@@ -5,32 +5,32 @@ import { waitFor } from './cache/wait.ts';
 import type { KubeClient } from './client/client.ts';
 
 /**
- * A content that has it stays until the csi-snapshotter has deleted the storage's snapshot. The
- * snapshot controller puts it on when it first sees a content, and one that is deleted before that
- * would leave the snapshot in the storage.
+ * Keeps a content until the csi-snapshotter has deleted the snapshot in the storage. The snapshot
+ * controller adds this finalizer when it first sees a content. A content deleted before that would
+ * leave the snapshot in the storage.
  */
 export const CONTENT_FINALIZER =
   'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 /**
- * Without it the csi-snapshotter deletes nothing for a content that names the UID of a
- * VolumeSnapshot. The snapshot controller sets it when that VolumeSnapshot is deleted, but for one
- * that was made for a content only after its status names the content (external-snapshotter v8.7.0:
- * processSnapshotWithDeletionTimestamp, shouldDelete).
+ * Without this annotation the csi-snapshotter deletes no snapshot for a content that names the UID
+ * of a VolumeSnapshot. The snapshot controller sets it when the VolumeSnapshot is deleted. For a
+ * VolumeSnapshot made for a content, its status must name the content first (external-snapshotter
+ * v8.7.0: processSnapshotWithDeletionTimestamp, shouldDelete).
  */
 export const BEING_DELETED = 'snapshot.storage.kubernetes.io/volumesnapshot-being-deleted';
-/** The csi-snapshotter keeps a content that has it, until its driver has answered. */
+/** While a content has this annotation, the csi-snapshotter keeps it and waits for its driver. */
 export const BEING_CREATED = 'snapshot.storage.kubernetes.io/volumesnapshot-being-created';
 
-/** A csi-snapshotter tells within milliseconds, or cannot. Our choice. */
+/** A csi-snapshotter reports the handle within milliseconds, or never. Our choice. */
 const TELLING_MS = 10_000;
 
 /**
- * Returns when the status of a content that was made for a handle tells that handle, or when the
- * content is gone: for one that does not tell it the csi-snapshotter deletes nothing from the
- * storage, and lets the content go. It asks its driver and writes that by itself. Where it says
- * that it cannot (the class of the content is gone, or the driver does not know the snapshot), or
- * says nothing within ten seconds (or `atMostMs`, if that is less), the handle is written here.
- * Throws what the API server refuses.
+ * Returns when the status of a content made for a handle has that handle, or when the content is
+ * deleted. Without the handle in the status, the csi-snapshotter would delete the content but not
+ * the snapshot in the storage. Normally the csi-snapshotter writes the status. This function writes
+ * it if the csi-snapshotter reports an error, or is silent for ten seconds (or `atMostMs`, if
+ * less). Errors come from a missing class, or a snapshot unknown to the driver. Throws refusals of
+ * the API server.
  */
 export async function untilHandleTold(
   client: KubeClient,

@@ -18,7 +18,7 @@ export interface CertificatePair {
   readonly key: string;
 }
 
-/** The value of `--tls-certificate` that makes a certificate instead of reading one. */
+/** The value of `--tls-certificate` that generates a certificate instead of reading one. */
 export const SELF_SIGNED = 'self-signed';
 /** The kubelet updates a mounted Secret within a minute or two, so a shorter time gains little. */
 const EVERY_MS = 10_000;
@@ -29,14 +29,14 @@ const REPLACED_AFTER_MS = 300 * DAY_MS;
 export interface CertificateOptions {
   readonly logger: Logger;
   readonly clock: Clock;
-  /** How often the files are read again. */
+  /** Interval for reading the files again. */
   readonly everyMs?: number;
 }
 
 /**
- * The certificate that servers of this process show. The files of a mounted Secret may change: new
- * connections get the new certificate then. If the new files are unusable, the last good
- * certificate stays, and the log says why.
+ * The certificate of the servers in this process. If the files of a mounted Secret change, new
+ * connections get the new certificate. If the new files are unusable, the last good certificate
+ * stays, and the log says why.
  */
 export class ServedCertificate implements Disposable {
   readonly #source: string;
@@ -50,8 +50,8 @@ export class ServedCertificate implements Disposable {
   #isDisposed = false;
 
   /**
-   * Reads `tls.crt` and `tls.key` in the directory `source`, or makes a certificate for
-   * {@link SELF_SIGNED}. Throws `CERTIFICATE_UNUSABLE`.
+   * Reads `tls.crt` and `tls.key` in the directory `source`, or generates a certificate for {@link
+   * SELF_SIGNED}. Throws `CERTIFICATE_UNUSABLE`.
    */
   static async open(source: string, options: CertificateOptions): Promise<ServedCertificate> {
     const nowMs = millisecondsOf(options.clock);

@@ -5,9 +5,9 @@ import type { AddressInfo, Socket } from 'node:net';
 import { CodedError, messageOf } from '../base/index.ts';
 import type { ServedCertificate } from './certificate.ts';
 
-/** Where it listens. */
+/** The address of a listener. */
 export interface BoundAddress {
-  /** `host:port`, with the port that was taken where 0 was asked for. */
+  /** `host:port`, with the chosen port if 0 was requested. */
   readonly address: string;
   /** Only this machine, or this pod, can reach it. */
   readonly isLoopback: boolean;
@@ -114,8 +114,9 @@ interface Connection {
 }
 
 /**
- * The open connections of a server. A new connection gets a place while its client has fewer than
- * others. So a flood from one address does not keep out probes and scrapes of other addresses.
+ * The open connections of a server. If the server is full, a client with fewer connections replaces
+ * one of a client with more. A flood from one address cannot keep out probes and scrapes from
+ * others.
  */
 class Connections {
   readonly #max: number;
@@ -194,6 +195,6 @@ class Connections {
 const endpointOf = ({ remoteAddress = '', remotePort = 0 }: Socket): string =>
   `${remoteAddress} ${remotePort}`;
 
-/** As the kernel names what is bound, never a name that somebody has to resolve. */
+/** `address` is the bound address, never a name that must be resolved. */
 const isLoopbackAddress = (address: string): boolean =>
   address === '::1' || /^(?:::ffff:)?127(?:\.\d+){3}$/.test(address);

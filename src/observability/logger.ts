@@ -8,12 +8,12 @@ import {
   textLogLine,
 } from '../base/index.ts';
 
-/** Structured logs on stderr, one JSON object a line. */
+/** Structured logs on stderr, one JSON object per line. */
 export function createJsonLogger(level: string): Logger {
   return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime }, destination(2));
 }
 
-/** A log that cannot be written, as on a full disk, is no reason to end a backup. */
+/** A log that cannot be written, for example on a full disk, must not end a backup. */
 function destination(descriptor: 1 | 2): ReturnType<typeof pino.destination> {
   const stream = pino.destination(descriptor);
   stream.on('error', () => undefined);
@@ -21,7 +21,7 @@ function destination(descriptor: 1 | 2): ReturnType<typeof pino.destination> {
 }
 
 /**
- * The log of a long-running process on stdout: JSON, or text as Velero's node-agent writes it
+ * The log of a long-running process on stdout: JSON, or text in the format of Velero's node-agent
  * (`time="..." level=info msg="..." key=value`).
  */
 export function createServerLogger(level: string, format: string): Logger {

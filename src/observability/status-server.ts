@@ -5,7 +5,7 @@ import { type HttpListener, listenHttp } from './http-listener.ts';
 export interface StatusSources {
   /** Prometheus text. */
   readonly metrics: () => Promise<string>;
-  /** Why nothing can be asked of it now; undefined while all is well. */
+  /** Why the process cannot serve requests now; undefined if it can. */
   readonly notReady: () => string | undefined;
 }
 
@@ -41,7 +41,7 @@ export function serveStatus(
       return;
     }
     const [path] = (request.url ?? '').split('?');
-    // Whoever answers lives. What it waits for comes back without a new start.
+    // A process that answers is alive. A restart does not help if it waits for something else.
     if (path === '/healthz') state(undefined);
     else if (path === '/readyz') state(sources.notReady());
     else if (path === '/metrics') {
@@ -58,7 +58,7 @@ export function serveStatus(
   return listenHttp(address, 'metrics', () => handler, certificate);
 }
 
-/** Clients that ask within a second get the same bytes, so slow clients hold no copies of them. */
+/** Clients share the bytes for a second, so slow clients hold no copies of them. */
 function sharedMetrics(metrics: () => Promise<string>): () => Promise<Buffer> {
   let shared: Promise<Buffer> | undefined;
   let renderedAtMs = 0;
@@ -68,7 +68,7 @@ function sharedMetrics(metrics: () => Promise<string>): () => Promise<Buffer> {
     shared = metrics().then((text) => Buffer.from(text));
     const own = shared;
     shared.catch(() => {
-      // The next client tries again.
+      // Lets the next client retry.
       if (shared === own) shared = undefined;
     });
     return shared;

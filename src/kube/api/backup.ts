@@ -7,7 +7,7 @@ export interface Backup extends KubeObject {
   status?: BackupStatus;
 }
 
-/** The older fields of a spec. */
+/** The older filters of a spec. */
 export interface OldLists {
   includedResources?: readonly string[] | null | undefined;
   excludedResources?: readonly string[] | null | undefined;
@@ -15,7 +15,7 @@ export interface OldLists {
   includeClusterResources?: boolean | null | undefined;
 }
 
-/** The newer fields, one pair for each scope. */
+/** The newer filters, one pair for each scope. */
 export interface ScopedLists {
   includedNamespaceScopedResources?: readonly string[] | null | undefined;
   excludedNamespaceScopedResources?: readonly string[] | null | undefined;

@@ -1,8 +1,8 @@
 import type { Container, ContainerStatus, Pod } from './core.ts';
 
 /**
- * The containers that run as long as their pod: the regular ones first, then native sidecars.
- * Kubernetes starts a sidecar among the init containers and lets it run (`restartPolicy: Always`).
+ * The containers that run as long as their pod: the regular ones first, then native sidecars. A
+ * native sidecar is an init container with `restartPolicy: Always`.
  */
 export const lastingContainers = <C extends Pick<Container, 'restartPolicy'>>({
   containers,
@@ -15,7 +15,7 @@ export const lastingContainers = <C extends Pick<Container, 'restartPolicy'>>({
   ...(initContainers ?? []).filter(({ restartPolicy }) => restartPolicy === 'Always'),
 ];
 
-/** The states of all containers. No two of a pod have one name. */
+/** The states of all containers. Container names are unique in a pod. */
 export const containerStatusesOf = ({ status }: Pick<Pod, 'status'>): ContainerStatus[] => [
   ...(status?.containerStatuses ?? []),
   ...(status?.initContainerStatuses ?? []),

@@ -1,8 +1,6 @@
 import type { LabelSelector, LabelSelectorRequirement } from '../../base/index.ts';
 
-/**
- * The parts of Kubernetes' own objects that are looked at here; all else passes through untouched.
- */
+/** Kubernetes' own objects, with the fields read here. Unknown fields pass through untouched. */
 
 export interface OwnerReference {
   apiVersion: string;
@@ -28,16 +26,14 @@ export interface Metadata {
   managedFields?: unknown;
 }
 
-/** What every object of the API has. */
+/** Common to all objects of the API. */
 export interface KubeObject {
   apiVersion?: string;
   kind?: string;
   metadata: Metadata;
 }
 
-/**
- * An object before the API server has seen it. Kinds without a type of their own take any `spec`.
- */
+/** An object before it is created. Kinds without a type of their own accept any `spec`. */
 export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
   metadata: Partial<Metadata>;
 } & (KubeObject extends T ? { spec?: unknown; status?: unknown } : unknown);
@@ -63,7 +59,7 @@ export interface Container {
   args?: string[];
   env?: EnvVar[];
   envFrom?: unknown[];
-  /** Init containers only: `Always` makes one a native sidecar. */
+  /** Init containers only: `Always` makes a native sidecar. */
   restartPolicy?: string;
   volumeMounts?: VolumeMount[];
   volumeDevices?: { name: string; devicePath: string }[];
@@ -212,7 +208,7 @@ export interface VolumeSnapshotContent extends KubeObject {
     snapshotHandle?: string;
     /** Bytes. */
     restoreSize?: number;
-    /** Nanoseconds since 1970, as the driver tells. */
+    /** Nanoseconds since 1970, as the driver reports it. */
     creationTime?: number;
     volumeGroupSnapshotHandle?: string;
     error?: { message?: string };
@@ -241,17 +237,17 @@ export interface VolumeGroupSnapshotContent extends KubeObject {
   spec: {
     deletionPolicy: 'Delete' | 'Retain';
     driver: string;
-    /** Handles of volumes for one that the storage cut for its group. */
+    /** Volume handles, for a new group snapshot. */
     source?: {
       volumeHandles?: string[];
-      /** Cannot be changed. */
+      /** For an existing group snapshot. Immutable. */
       groupSnapshotHandles?: { volumeGroupSnapshotHandle: string; volumeSnapshotHandles: string[] };
     };
     volumeGroupSnapshotRef: { namespace?: string; name?: string; uid?: string };
   };
   status?: {
     volumeGroupSnapshotHandle?: string;
-    /** Of a group that the storage cut. */
+    /** Set for a new group snapshot. */
     volumeSnapshotInfoList?: { volumeHandle?: string; snapshotHandle?: string }[];
     readyToUse?: boolean;
     error?: { message?: string };
@@ -290,7 +286,7 @@ export interface Job extends KubeObject {
   };
   status?: {
     active?: number;
-    /** Of those that are active. */
+    /** Active pods that are ready. */
     ready?: number;
     succeeded?: number;
     failed?: number;
@@ -300,12 +296,12 @@ export interface Job extends KubeObject {
   };
 }
 
-/** coordination.k8s.io/v1: who leads, and until when the others leave it to that one. */
+/** coordination.k8s.io/v1: the leader, and how long its leadership lasts. */
 export interface Lease extends KubeObject {
   spec?: {
     holderIdentity?: string | null;
     leaseDurationSeconds?: number | null;
-    /** RFC 3339 in microseconds, as all times here. */
+    /** RFC 3339 in microseconds, for all times here. */
     acquireTime?: string | null;
     renewTime?: string | null;
     leaseTransitions?: number | null;

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { shortNamesOf } from './short-names.ts';
 
-/** What is said once of a custom resource; its CustomResourceDefinition follows from it. */
+/** The definition of a custom resource. Its CustomResourceDefinition is generated from it. */
 export interface CrdDefinition {
   readonly kind: string;
   readonly plural: string;
@@ -23,18 +23,15 @@ export const VELERO_GROUP = 'velero.io';
 
 type Schema = Record<string, unknown>;
 
-/**
- * A structural schema (OpenAPI 3.0) of a zod schema: what the API server takes, and prunes the
- * rest.
- */
+/** A structural schema (OpenAPI 3.0) of a zod schema. The API server prunes all other fields. */
 function structuralSchema(type: z.ZodType): Schema {
   const schema = z.toJSONSchema(type, {
     target: 'openapi-3.0',
     io: 'input',
     override: ({ jsonSchema, zodSchema }) => {
       delete jsonSchema.propertyNames;
-      // Open objects keep what they do not know in our programs; in the API server it is pruned, as
-      // with Velero's.
+      // Loose objects keep unknown fields in our programs. The API server prunes them, also for
+      // Velero's own definitions.
       if (zodSchema._zod.def.type === 'object') delete jsonSchema.additionalProperties;
     },
   }) as Schema;
@@ -43,8 +40,8 @@ function structuralSchema(type: z.ZodType): Schema {
 }
 
 /**
- * The CustomResourceDefinition of one kind, ready for `kubectl apply`. No status subresource, as
- * Velero's have none.
+ * The CustomResourceDefinition of one kind, ready for `kubectl apply`. Velero's definitions have no
+ * status subresource, so this has none.
  */
 export function customResourceDefinition(definition: CrdDefinition): Schema {
   const { kind, plural, version, description, columns } = definition;

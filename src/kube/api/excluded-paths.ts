@@ -14,12 +14,12 @@ import type { KubeObject } from './core.ts';
 const EXCLUDE_PATHS = 'longshore.io/exclude-paths';
 /** On a pod, followed by the name of a volume. */
 const EXCLUDE_PATHS_OF_VOLUME = 'exclude-paths.longshore.io/';
-/** In `dataMoverConfig` and `uploaderSettings`: rules of the creator of the CR. */
+/** In `dataMoverConfig` and `uploaderSettings`: rules set by the creator of the CR. */
 const CONFIG_KEY = 'longshore.excludePaths';
 /** Our backup action copies the annotation of the PVC to this key. */
 const ANNOTATED_KEY = 'longshore.annotatedExcludePaths';
 
-/** Characters of rules that are read from one place. */
+/** Maximum characters of rules from one source. */
 const EXCLUDED_CHARS_MAX = 4096;
 
 /** Where the rules for one volume come from. */
@@ -35,10 +35,10 @@ export interface ExcludedPaths {
   readonly settings?: string | undefined;
 }
 
-/** The part that an agent tells its data mover. */
+/** The rules that an agent passes to its data mover. */
 export type AgentExcludes = Omit<ExcludedPaths, 'config'>;
 
-/** Cut after one character too many, so that the data mover sees that the text is too long. */
+/** Cuts one character past the limit, so that the data mover detects text that is too long. */
 const cut = (text: string): string => text.slice(0, EXCLUDED_CHARS_MAX + 1).toWellFormed();
 
 const joined = (texts: readonly (string | undefined)[]): string | undefined => {
@@ -86,9 +86,9 @@ const agentExcludesSchema = z.object({
 });
 
 /**
- * For the environment of a data mover; undefined if there is nothing to tell. The text has no `$`,
- * because kubelet replaces `$(NAME)` in environments: a user could read the data mover's secrets
- * by such a rule.
+ * For the environment of a data mover; undefined without rules. The text has no `$`, because
+ * kubelet expands `$(NAME)` in environments. Otherwise a user's rule could read the data mover's
+ * secrets.
  */
 export function excludesVariable(excludes: AgentExcludes): string | undefined {
   const text = JSON.stringify(excludes);

@@ -1,4 +1,4 @@
-/** `npm run build:crds`: writes crds/ from schema.ts. A test holds the two equal. */
+/** `npm run build:crds`: writes crds/ from schema.ts. A test compares the two. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { stringify } from 'yaml';
 import { customResourceDefinition, VELERO_GROUP } from './crd.ts';

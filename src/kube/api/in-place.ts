@@ -2,45 +2,42 @@ import { CodedError, lookup } from '../../base/index.ts';
 import type { DataDownload } from './resources.ts';
 
 /**
- * Asks for a volume that exists to be brought back, instead of a new one to be filled. In
- * `spec.dataMoverConfig`, and no field of its own, since API servers drop fields that the
- * definitions of Velero 1.18 do not have. Read by our own agents and data movers only.
+ * Requests a restore into an existing volume, instead of a new one. This is in
+ * `spec.dataMoverConfig`, because API servers drop fields that the CRDs of Velero 1.18 lack. Only
+ * our own agents and data movers read it.
  */
 const IN_PLACE = 'longshore.inPlace';
 const DRY_RUN = 'longshore.dryRun';
 const MAX_WRITE = 'longshore.maxWriteBytes';
 const REMOVE_FIRST = 'longshore.removeFirst';
 const DELETE_EXCLUDED = 'longshore.deleteExcluded';
-/** UID of the claim that was meant: another one may have got its name. */
+/** UID of the intended claim, because a new claim may have got its name. */
 const CLAIM_UID = 'longshore.claimUID';
 /**
- * UID of the PersistentVolume that was meant: one that is made anew under its name may be another
- * volume of the storage.
+ * UID of the intended PersistentVolume. A new one of the same name may be another volume in the
+ * storage.
  */
 const VOLUME_UID = 'longshore.volumeUID';
 /**
- * Of Velero's own design (`uploaderConfig.deleteExtraFiles`), spelled as the other settings of its
- * data mover are.
+ * From Velero's design (`uploaderConfig.deleteExtraFiles`), in the spelling of the other settings
+ * of its data mover.
  */
 const DELETE_EXTRA = 'DeleteExtraFiles';
 
-/**
- * `spec.datamover` of a restore in place: nobody but our own agents serves it, whatever else they
- * serve.
- */
+/** `spec.datamover` of a restore in place. Only our own agents serve this value. */
 export const IN_PLACE_MOVER = 'longshore';
 
-/** How a volume of the cluster is to be brought back to a snapshot. */
+/** How to restore an existing volume to a snapshot. */
 export interface InPlaceOrder {
-  /** Nothing is written. */
+  /** Write nothing. */
   readonly dryRun: boolean;
-  /** Files that the snapshot does not have stay. */
+  /** Keep files that the snapshot does not have. */
   readonly keepExtra: boolean;
-  /** Extra files are removed before others are written, and not at the end. */
+  /** Remove extra files before writing others, not at the end. */
   readonly removeFirst?: boolean | undefined;
-  /** Files go as well that the rules of the backup left out. */
+  /** Also remove files that the rules of the backup excluded. */
   readonly deleteExcluded?: boolean | undefined;
-  /** With more to write and to remove, nothing is changed. */
+  /** Change nothing if more bytes than this must be written and removed. */
   readonly maxWriteBytes?: number | undefined;
   readonly claimUid?: string | undefined;
   readonly volumeUid?: string | undefined;
@@ -65,11 +62,11 @@ export const inPlaceConfig = ({
   ...(volumeUid !== undefined && { [VOLUME_UID]: volumeUid }),
 });
 
-/** Whether it asks for that, well or badly. */
+/** Whether a restore in place is requested, with valid settings or not. */
 export const isInPlace = ({ spec }: DataDownload): boolean =>
   spec.dataMoverConfig?.[IN_PLACE] !== undefined;
 
-/** Undefined where it asks for a new volume. Throws `BAD_MOVER_CONFIG`. */
+/** Undefined for a restore into a new volume. Throws `BAD_MOVER_CONFIG`. */
 export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined {
   if (!isInPlace(download)) return undefined;
   const { dataMoverConfig: config = {}, datamover } = download.spec;
@@ -94,7 +91,7 @@ export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined
   };
 }
 
-/** False where it is not there. */
+/** False if the key is missing. */
 function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
   const text = lookup(config, key) ?? 'false';
   if (text === 'true' || text === 'false') return text === 'true';

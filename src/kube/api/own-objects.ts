@@ -4,8 +4,8 @@ import type { KubeObject } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
 
 /**
- * Objects of Velero and Longshore themselves: which backup they belong to, and which are never an
- * application's.
+ * Objects of Velero and Longshore themselves: their backups, and the objects that never belong to
+ * an application.
  */
 
 /**
@@ -15,8 +15,8 @@ import { VELERO_GROUP } from './crd.ts';
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
 /**
- * The volume with the TLS key of server and agents (`manifests/tls`). Pods that are made from their
- * pod templates do not get it: data movers and maintenance Jobs serve nothing.
+ * The volume with the TLS key of server and agents (`manifests/tls`). Data movers and maintenance
+ * Jobs do not get it: they serve nothing.
  */
 export const TLS_VOLUME = 'longshore-tls';
 
@@ -28,23 +28,21 @@ export const BACKUP_NAME = 'velero.io/backup-name';
 export const BACKUP_UID = 'velero.io/backup-uid';
 export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
-/**
- * Label on Backups: which Schedule made each of them. Two clusters may have Schedules of one name.
- */
+/** Label on Backups: the UID of their Schedule. Two clusters may have Schedules of one name. */
 export const SCHEDULE_UID = 'longshore.io/schedule-uid';
 /**
- * Annotation on a Backup that the sync created: that label in the bucket, to be trusted no more
- * than it.
+ * Annotation on a synced Backup: the Schedule UID from the bucket, which is as trustworthy as the
+ * bucket.
  */
 export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
 /**
- * Annotation on a Backup that the sync created: the UID that its files were stored under. Only the
- * sync sets it. Labels of such a Backup come from the bucket and prove nothing.
+ * Annotation on a Backup that the sync created: the UID under which its files were stored. Only the
+ * sync sets it. Labels of a synced Backup come from the bucket and prove nothing.
  */
 export const SYNCED_UID = 'longshore.io/synced-uid';
 /**
- * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A
- * writer to the bucket can remove the signature. The annotation is out of reach.
+ * Annotation on a Backup whose files were signed when this cluster last read or wrote them. A
+ * writer to the bucket can remove the signature, but not this annotation.
  */
 export const SIGNED = 'longshore.io/signed';
 
@@ -52,12 +50,12 @@ export const SIGNED = 'longshore.io/signed';
 export const isSynced = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   metadata.annotations?.[SYNCED_UID] !== undefined;
 
-/** What objects of a backup's operations must say to count as its own. */
+/** Identifies the objects of a backup's operations. */
 export interface BackupIdentity {
   readonly name: string;
   /**
-   * UID that the objects carry. In the bucket this is the UID of the Backup that was stored. A
-   * synced Backup has another UID, and so have the PodVolumeBackups that were synced with it.
+   * UID that the objects carry. In the bucket this is the UID of the stored Backup. A synced Backup
+   * has another UID, and so have the PodVolumeBackups synced with it.
    */
   readonly uid: string;
   /**
@@ -70,7 +68,7 @@ export interface BackupIdentity {
 
 /**
  * Whether a PodVolumeBackup belongs to this very backup. A backup of all namespaces also holds the
- * operations of earlier backups. A missing UID label is accepted only because very old Velero wrote
+ * operations of earlier backups. A missing UID label is accepted because very old Velero wrote
  * none.
  */
 export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): boolean {
@@ -82,26 +80,28 @@ export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): bo
 }
 
 /**
- * The same of a snapshot object outside Velero's namespace. Two installations may have backups of
- * one name. Restores label the objects that they create with the name of their backup, and those
- * belong to the user.
+ * The same for a snapshot object outside Velero's namespace. Two installations may have backups of
+ * one name. Restored objects carry the name of their backup too, but they belong to the user.
  */
 export const isSnapshotOfBackup = (object: KubeObject, { name, uid }: BackupIdentity): boolean =>
   isOfBackup(object, { name, uid }) && object.metadata.labels?.[RESTORE_NAME] === undefined;
 
 /**
- * The same of a DataUpload, which always has an operation. Without its file, name and UID decide.
+ * The same for a DataUpload, which always has an operation. Without the file of operations, name
+ * and UID decide.
  */
 export const isUploadOfBackup = (upload: KubeObject, backup: BackupIdentity): boolean =>
   isOfBackup(upload, backup) &&
   (backup.operationIds?.has(upload.metadata.labels?.[OPERATION_ID] ?? '') ?? true);
 
-/** DataUploads lead a restore to its data. They are handed to the actions, and never created. */
+/**
+ * DataUploads point a restore to its data. Restores hand them to the actions and never create them.
+ */
 export const UPLOADS_TYPE = 'datauploads.velero.io';
 
 /**
- * Requests, operations and records of Velero's groups. A restored request would be
- * carried out again. Schedules and locations are configuration and are restored.
+ * Requests, operations and records of Velero's groups. A restored request would run again.
+ * Schedules and locations are configuration and are restored.
  */
 const TRANSIENT_TYPES: ReadonlySet<string> = new Set(
   [
@@ -113,7 +113,7 @@ const TRANSIENT_TYPES: ReadonlySet<string> = new Set(
 
 export const isTransientType = (type: string): boolean => TRANSIENT_TYPES.has(type);
 
-/** Operations and requests: a backup holds none but its own, which it stores when they are over. */
+/** Operations and requests. A backup stores only its own, at its end. */
 const NEVER_BACKED_UP = new Set(
   [...TRANSIENT_TYPES].filter((type) => !/^(backups|restores|.*repositories)\./.test(type)),
 );
@@ -124,7 +124,7 @@ const TRANSIENT_KINDS = new Set([
   ...['DeleteBackupRequest', 'DownloadRequest', 'ServerStatusRequest'],
 ]);
 
-/** Leases by which one server, or one change of all passwords, works at a time. */
+/** Leases that allow only one active server, and one change of all passwords at a time. */
 export const SERVER_LEASE = 'longshore-server';
 export const PASSWORD_CHANGE_LEASE = 'longshore-password-change';
 const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
@@ -135,22 +135,22 @@ const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
  */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 /**
- * Secret with the keys that have signed and encrypted archives. A tool may write the password's
- * Secret anew, and must not remove the keys of old archives with that.
+ * Secret with the keys that signed and encrypted archives. A tool may overwrite the password's
+ * Secret, and old archives still need these keys. So the two Secrets are separate.
  */
 export const ARCHIVE_KEYS_SECRET = 'longshore-archive-keys';
 const OWN_SECRETS = new Set([PASSWORD_SECRET, ARCHIVE_KEYS_SECRET]);
 /** ConfigMap with the times of the expiry controller. */
 export const EXPIRY_NOTE = 'longshore-expiry';
-/** Names of ConfigMaps with notes of backups under way begin with it. */
+/** Prefix of ConfigMaps with notes of running backups. */
 export const UNDER_WAY_PREFIX = 'longshore-backup-';
-/** Names of PersistentVolumes of restores in place begin with it. */
+/** Prefix of PersistentVolumes of restores in place. */
 export const SECOND_VOLUME_PREFIX = 'longshore-in-place-';
 
-/** Each has a template of pods, or is a pod. */
+/** Pods, and types with a pod template. */
 const WORKLOADS = new Set(['pods', 'replicasets.apps', 'deployments.apps', 'daemonsets.apps']);
 
-/** Labels of ConfigMaps about uploads, of maintenance Jobs and their pods, and of hosting pods. */
+/** Labels of ConfigMaps about uploads, maintenance Jobs and their pods, and hosting pods. */
 const OWN_LABELS = [
   ...['velero.io/resource-usage', 'velero.io/data-upload-snapshot-info', 'longshore.io/under-way'],
   ...['velero.io/repo-name', 'longshore.io/repo-maintenance'],
@@ -161,9 +161,9 @@ const OWN_LABELS = [
 ];
 
 /**
- * Whether an item of a backup is an object that Velero or Longshore made for themselves. Restored
- * ones would take a server's lead, change a password or repeat old work. `namespaces`: those that a
- * Velero or Longshore runs in.
+ * Whether an item of a backup is an object that Velero or Longshore made for themselves. If
+ * restored, it could take over a server's lead, change a password or repeat old work. `namespaces`:
+ * the namespaces of all Velero and Longshore servers.
  */
 export function isOwnObject(
   type: string,
@@ -175,7 +175,7 @@ export function isOwnObject(
   if (ownersOf(metadata).some(isTransientOwner)) return true;
   if (type === 'persistentvolumes') return name.startsWith(SECOND_VOLUME_PREFIX);
   if (type === 'customresourcedefinitions.apiextensions.k8s.io') {
-    // An older one drops fields that the Restore itself may need.
+    // An older definition drops fields that the Restore itself may need.
     return name.endsWith(`.${VELERO_GROUP}`);
   }
   if (type === 'leases.coordination.k8s.io') return LEASES.has(name) || namespaces.has(namespace);
@@ -194,14 +194,14 @@ export function isOwnObject(
     case 'configmaps':
       return name === EXPIRY_NOTE || name.startsWith(UNDER_WAY_PREFIX);
     case 'volumesnapshots.snapshot.storage.k8s.io':
-      // Snapshots that a data mover reads from: both objects have the name of the DataUpload.
+      // Snapshots for a data mover: both objects have the name of the DataUpload.
       return spec?.source?.volumeSnapshotContentName === name;
     default:
       return false;
   }
 }
 
-/** Anybody may have written the item: its fields are checked before they are used. */
+/** Users can write items, so the fields are checked before use. */
 const ownersOf = ({ ownerReferences }: { readonly ownerReferences?: unknown }): unknown[] =>
   Array.isArray(ownerReferences) ? ownerReferences : [];
 
@@ -213,8 +213,7 @@ function isTransientOwner(owner: unknown): boolean {
 
 /**
  * Whether containers run a server or a node-agent. A restored Velero server would run beside ours,
- * and its start fails running restores. An update would bring back the version at the time of the
- * backup.
+ * and its start fails running restores. An update would bring back the old version.
  */
 function isServer(spec: unknown): boolean {
   const fieldOf = (value: unknown, key: string): unknown =>
@@ -234,13 +233,13 @@ interface SnapshotSpec {
   readonly volumeSnapshotRef?: { readonly namespace?: string; readonly name?: string };
 }
 
-/** Whether a backup leaves an object out unless one of its own operations names it. */
+/** Whether a backup excludes an object unless one of its own operations names it. */
 export const isLeftOutOfBackups = (type: string): boolean => NEVER_BACKED_UP.has(type);
 
 const LABEL_MAX = 63;
 const KEPT = 57;
 
-/** Cuts a long label value, and ends it in its hash. Velero: pkg/label, GetValidName. */
+/** Cuts a long label value and appends its hash. Velero: pkg/label, GetValidName. */
 export function validLabel(text: string): string {
   if (text.length <= LABEL_MAX) return text;
   const hash = createHash('sha256').update(text).digest('hex');

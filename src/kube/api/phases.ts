@@ -3,7 +3,7 @@
  * An empty phase is `New`, as in Velero. No predicate holds for an unknown phase of a newer Velero.
  */
 
-/** How far a Backup or Restore is. `refused` is an end without a run. */
+/** The progress of a Backup or Restore. `refused`: it ended without a run. */
 type RunStage = 'queued' | 'running' | 'waiting' | 'finalizing' | 'ended' | 'refused' | 'deleting';
 
 interface RunTraits {
@@ -48,13 +48,13 @@ const isIn =
     return traits !== undefined && stages.includes(traits.stage);
   };
 
-/** Any kind: no controller has taken it up. */
+/** Any kind: no controller has started on it. */
 export const isNew = (phase: AnyPhase): boolean => (phase || 'New') === 'New';
 /** A Backup or Restore has not begun. */
 export const isQueued = isIn('queued');
-/** A Backup waits for a place among the running ones. */
+/** A Backup waits for a slot. */
 export const isInLine = (phase: AnyPhase): boolean => isNew(phase) || phase === 'Queued';
-/** A Backup has a place. */
+/** A Backup has a slot. */
 export const hasPlace = (phase: AnyPhase): boolean =>
   phase === 'ReadyToStart' || phase === 'InProgress';
 /** A Backup may still get items. A Backup in a later phase has all of them. */
@@ -87,7 +87,7 @@ export function partialPhase<P extends string>(phase: P): P | RunPhase {
   return isRunPhase(partial) ? partial : phase;
 }
 
-/** The phase after a run, or while operations are followed. */
+/** The phase after a run, or while operations are polled. */
 export const phaseAfterRun = (is: {
   readonly waiting: boolean;
   readonly partial: boolean;

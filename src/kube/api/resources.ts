@@ -52,8 +52,8 @@ export interface BackupRepository extends KubeObject {
 }
 
 /**
- * Where backups are kept. As Velero 1.18 has it
- * (pkg/apis/velero/v1/backupstoragelocation_types.go), as far as it is looked at here.
+ * A location for backups. Velero 1.18: pkg/apis/velero/v1/backupstoragelocation_types.go, with the
+ * fields read here.
  */
 export interface BackupStorageLocation extends KubeObject {
   spec?: {
@@ -69,7 +69,7 @@ export interface BackupStorageLocation extends KubeObject {
     };
     default?: boolean;
     accessMode?: 'ReadOnly' | 'ReadWrite';
-    /** Durations as Go writes them. */
+    /** Go durations. */
     backupSyncPeriod?: string | null;
     validationFrequency?: string | null;
   };
@@ -82,7 +82,7 @@ export interface BackupStorageLocation extends KubeObject {
   };
 }
 
-/** What a DownloadRequest may ask for (pkg/apis/velero/v1/download_request_types.go). */
+/** Files that a DownloadRequest can name (pkg/apis/velero/v1/download_request_types.go). */
 export type DownloadTargetKind =
   | 'BackupLog'
   | 'BackupContents'
@@ -99,18 +99,21 @@ export type DownloadTargetKind =
   | 'BackupVolumeInfos'
   | 'RestoreVolumeInfo';
 
-/** A client asks for a URL of a file of a backup or restore. */
+/** A client's request for the URL of a file of a backup or restore. */
 export interface DownloadRequest extends KubeObject {
   spec?: { target?: { kind: DownloadTargetKind; name: string } };
   status?: {
     phase?: 'New' | 'Processed';
     downloadURL?: string;
-    /** RFC 3339: from then on it may be removed. */
+    /** RFC 3339. After this time the request may be deleted. */
     expiration?: string | null;
   };
 }
 
-/** A client asks what the server is (pkg/apis/velero/v1/server_status_request_types.go). */
+/**
+ * A client's request for the version and plugins of the server
+ * (pkg/apis/velero/v1/server_status_request_types.go).
+ */
 export interface ServerStatusRequest extends KubeObject {
   status?: {
     phase?: 'New' | 'Processed';
@@ -120,7 +123,7 @@ export interface ServerStatusRequest extends KubeObject {
   };
 }
 
-/** Who somebody is to the API server (authentication.k8s.io/v1). */
+/** The identity of a user (authentication.k8s.io/v1). */
 export interface UserInfo {
   readonly username?: string;
   readonly uid?: string;
@@ -128,18 +131,18 @@ export interface UserInfo {
   readonly extra?: Readonly<Record<string, readonly string[]>>;
 }
 
-/** Asks whose token it is. */
+/** Asks for the owner of a token. */
 export interface TokenReview extends KubeObject {
   readonly spec: { readonly token: string; readonly audiences?: readonly string[] };
   readonly status?: {
     readonly authenticated?: boolean;
     readonly user?: UserInfo;
-    /** The audiences of the request for which the token was made. */
+    /** The audiences from the request that the token is valid for. */
     readonly audiences?: readonly string[];
   };
 }
 
-/** Asks whether somebody may do something (authorization.k8s.io/v1). */
+/** Asks whether a user may do something (authorization.k8s.io/v1). */
 export interface SubjectAccessReview extends KubeObject {
   readonly spec: {
     readonly user: string;
@@ -168,9 +171,8 @@ interface RepositoryMover {
 }
 
 /**
- * The one list of data movers that are known here. What is served is a part of what is deleted:
- * `velero-block` of Velero 1.19 stores blocks in a layout of its own, which is deleted like any
- * other snapshot.
+ * The only list of data movers. Some are deleted but not served: `velero-block` of Velero 1.19
+ * stores blocks in its own layout, and is deleted like any other snapshot.
  */
 const REPOSITORY_MOVERS: readonly RepositoryMover[] = [
   { name: '', isVeleros: true, isServed: true },
@@ -183,31 +185,31 @@ const namesOf = (movers: readonly RepositoryMover[]): string[] => movers.map(({ 
 
 /** All movers whose snapshots a deletion finds in the repository. */
 export const KNOWN_MOVERS: ReadonlySet<string> = new Set(namesOf(REPOSITORY_MOVERS));
-/** Movers for which our agents can work, and whose snapshots they can read. */
+/** Movers that our agents can replace, and whose snapshots they can read. */
 export const SERVED_MOVERS: ReadonlySet<string> = new Set(
   namesOf(REPOSITORY_MOVERS.filter(({ isServed }) => isServed)),
 );
-/** Velero's own movers that ours replaces; `velero-fs` from 1.19 on. */
+/** Velero's own movers that ours replaces. `velero-fs` exists since 1.19. */
 export const BUILT_IN_MOVERS: readonly string[] = namesOf(
   REPOSITORY_MOVERS.filter(({ isVeleros, isServed }) => isVeleros && isServed),
 );
 export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
-/** Velero's mover of 1.19 that only Velero's own agents serve. */
+/** A mover of Velero 1.19 that only Velero's own agents serve. */
 export const BLOCK_MOVER = 'velero-block';
 
-/** Asks for a volume of a running pod to be backed up. */
+/** A request to back up a volume of a running pod. */
 export interface PodVolumeBackup extends KubeObject {
   spec: PodVolumeBackupSpec;
   status?: PodVolumeBackupStatus;
 }
 
-/** Asks for a snapshot to be restored into a volume of a pod that waits for it. */
+/** A request to restore a snapshot into a volume of a waiting pod. */
 export interface PodVolumeRestore extends KubeObject {
   spec: PodVolumeRestoreSpec;
   status?: PodVolumeRestoreStatus;
 }
 
-/** A kind of object and where the API server has it. */
+/** A kind of object and its path on the API server. */
 export interface Resource<T extends KubeObject> {
   /** `''` for the core group. */
   readonly group: string;
@@ -215,7 +217,7 @@ export interface Resource<T extends KubeObject> {
   readonly kind: string;
   readonly plural: string;
   readonly namespaced: boolean;
-  /** Never there; ties the type of the objects to the resource. */
+  /** Never set: binds the object type to the resource. */
   readonly object?: T;
 }
 

@@ -3,12 +3,12 @@ import type { CrdDefinition } from './crd.ts';
 import { MOVEMENT_PHASES } from './phases.ts';
 
 /**
- * The custom resources, field by field as Velero 1.18 has them (config/crd/v1,
- * config/crd/v2alpha1), with what 1.19 has for restores in place. The one source of the types below
- * and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
+ * The custom resources with the fields of Velero 1.18 (config/crd/v1, config/crd/v2alpha1) and
+ * those of 1.19 for restores in place. The types below and crds/*.yaml come from here. Unknown
+ * fields of a later Velero are kept.
  */
 
-/** What a client may send as well. */
+/** A JSON number; `int64` in the CRD. */
 const int64 = z.number().meta({ type: 'integer', format: 'int64' });
 const time = z.string().meta({ format: 'date-time' });
 const strings = z.record(z.string(), z.string());
@@ -43,7 +43,7 @@ const movementStatus = {
   startTimestamp: time.nullable().optional(),
 };
 
-/** Required in Velero 1.19; servers of 1.18 do not know it. */
+/** Required in Velero 1.19, unknown to servers of 1.18. */
 const restoreType = z
   .string()
   .describe('"full" or "incremental" for a volume that exists already; empty for a new one.');
@@ -84,7 +84,7 @@ const dataDownloadSpec = z.looseObject({
   cancel: cancel.optional(),
   csiSnapshot: z
     .looseObject({})
-    // Its fields are not settled there yet, and nobody here reads them.
+    // Velero has not settled these fields yet, and nothing here reads them.
     .meta({ 'x-kubernetes-preserve-unknown-fields': true })
     .nullable()
     .optional()

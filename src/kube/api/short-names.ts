@@ -1,7 +1,7 @@
 import { lookup } from '../../base/index.ts';
 /**
- * What `kubectl get` takes for a kind of Velero's group, by its plural. Velero 1.19 has the same;
- * before, all but three were without.
+ * Short names for `kubectl get`, by plural. Velero 1.19 has the same; earlier versions had only
+ * three.
  */
 export const SHORT_NAMES: Readonly<Record<string, string>> = {
   backups: 'bak',

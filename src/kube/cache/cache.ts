@@ -24,31 +24,31 @@ export interface CacheOptions<T extends KubeObject> {
   readonly resource: Resource<T>;
   readonly scope?: Omit<ListOptions, 'signal'>;
   readonly logger: Logger;
-  /** What is kept of an object, where that is less than all of it. */
+  /** Reduces an object to the part to keep. */
   readonly trim?: (object: T) => T;
 }
 
-/** `before` is undefined for what is new, `after` for what is gone. */
+/** `before` is undefined for a new object, `after` for a deleted one. */
 export type Listener<T> = (after: T | undefined, before: T | undefined) => void;
 
 /**
- * The server ends a watch after this long, at random within a factor of two, so that not all come
- * back at once.
+ * The server ends a watch after this time, or up to twice as long. The random part keeps clients
+ * from returning all at once.
  */
 const WATCH_SECONDS = 300;
-/** Bookmarks come about every minute; a watch as silent as this hangs. */
+/** Bookmarks arrive about every minute, so a watch that is silent for this long hangs. */
 const SILENCE_MS = 150_000;
 const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 8000;
-/** A server that has not ended the first part by then, and says nothing, never will. */
+/** A server that is silent for this long during the initial list will not finish it. */
 const INITIAL_SILENCE_MS = 30_000;
 const STREAM_FAILURES_MAX = 3;
-/** Without its watch for no longer than this, an agent hears of things as soon as others do. */
+/** After a shorter gap in its watch, an agent still learns of changes as early as other agents. */
 const AWAY_MS = 2000;
-/** A watch that lived for this long was no failure, even if it broke. */
+/** A watch that lasted this long counts as a success, even if it broke. */
 const LIVED_MS = 5000;
 /**
- * A watch that ended before this and brought nothing was no watch. client-go:
+ * A watch that ended earlier and without an event is a failure. client-go:
  * tools/cache/reflector.go, "very short watch".
  */
 const SHORT_MS = 1000;
@@ -63,11 +63,11 @@ export function refOf(key: string): { namespace?: string; name: string } {
 }
 
 /**
- * The objects of one kind as the API server last told: a list, then a watch from there, listed
- * again when the watch can't go on. Where the server can, the list is the beginning of the watch:
- * it comes out of the server's memory, one object at a time, and is never older than the request.
- * Keeps no managedFields. What is read may be old by the time of a request; writes are checked by
- * their resourceVersion.
+ * The objects of one kind, as the API server last reported them. Lists, then watches, and lists
+ * again if the watch cannot continue. If the server supports it, the list is the first part of the
+ * watch. The server then sends it from memory, one object at a time, and never older than the
+ * request. Drops managedFields. Objects may be stale, so writes are checked by their
+ * resourceVersion.
  */
 export class Cache<T extends KubeObject> {
   readonly resource: Resource<T>;
@@ -78,12 +78,12 @@ export class Cache<T extends KubeObject> {
   #synced = Promise.withResolvers<undefined>();
   #isSynced = false;
   #lastContactMs = -Infinity;
-  /** When the server was first heard, or heard again after it was away. */
+  /** Time of the first contact with the server, or of the first contact after an outage. */
   #backAtMs: number | undefined;
   #awaySinceMs: number | undefined = -Infinity;
   #failure: string | undefined;
   #attempts = 0;
-  /** Whether lists are asked for as the beginning of a watch. */
+  /** Whether lists are requested as the first part of a watch. */
   #streams = true;
   #streamFailures = 0;
 
@@ -92,7 +92,7 @@ export class Cache<T extends KubeObject> {
     this.#options = options;
   }
 
-  /** Called for every change from now on; objects that are there already are told at once. */
+  /** Calls the listener for every change, and at once for every known object. */
   onChange(listener: Listener<T>): void {
     this.#listeners.push(listener);
     for (const object of this.#objects.values()) listener(object, undefined);
@@ -115,30 +115,33 @@ export class Cache<T extends KubeObject> {
     return this.#isSynced;
   }
 
-  /** Why nothing is heard from the server at present; undefined while all is well. */
+  /** Why the server cannot be reached; undefined if it can. */
   get failure(): string | undefined {
     return this.#failure;
   }
 
-  /** Milliseconds since the server was last heard. */
+  /** Milliseconds since the last contact with the server. */
   get silentMs(): number {
     return performance.now() - this.#lastContactMs;
   }
 
-  /** Its watch is broken, and has been for a while. */
+  /** Whether the watch has been broken for a while. */
   get isAway(): boolean {
     return this.#awaySinceMs !== undefined && performance.now() - this.#awaySinceMs > AWAY_MS;
   }
 
   /**
-   * Milliseconds since the server was first heard, or heard again after it was away: others may
-   * know more until then.
+   * Milliseconds since the first contact, or the first one after an outage. Right after that, other
+   * agents may know more.
    */
   get backMs(): number {
     return this.#backAtMs === undefined ? 0 : performance.now() - this.#backAtMs;
   }
 
-  /** Runs until it is aborted; failures are logged, waited out, and shown by {@link failure}. */
+  /**
+   * Runs until the signal aborts. Logs failures, retries them with back-off, and reports them in
+   * {@link failure}.
+   */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const startMs = performance.now();
@@ -151,12 +154,12 @@ export class Cache<T extends KubeObject> {
       } catch (error) {
         if (signal.aborted) return;
         if (isCode(error, 'LIST_NOT_STREAMED')) {
-          // Asked in pages at once, and from now on.
+          // List in pages, now and from now on.
           this.#streams = false;
           continue;
         }
         if (isCode(error, 'KUBE_GONE')) {
-          // Too old to go on from; no failure, but no reason to hurry either.
+          // The version is too old to resume. This is no failure, but retry with a pause.
           this.#resourceVersion = undefined;
         } else {
           this.#failure = messageOf(error);
@@ -197,7 +200,7 @@ export class Cache<T extends KubeObject> {
     this.#put(found, version);
   }
 
-  /** All that is there now, and nothing else. */
+  /** Replaces all objects. */
   #put(found: ReadonlyMap<string, T>, version: string): void {
     for (const [key, before] of this.#objects) {
       if (found.has(key)) continue;
@@ -210,7 +213,7 @@ export class Cache<T extends KubeObject> {
     this.#synced.resolve(undefined);
   }
 
-  /** `isInitial`: what is there comes first, by the same request. */
+  /** `isInitial`: the request starts with the existing objects. */
   #watch(signal: AbortSignal, isInitial: boolean): Promise<void> {
     return withOwnSignal(signal, async (own) => {
       const startMs = performance.now();
@@ -242,18 +245,18 @@ export class Cache<T extends KubeObject> {
         clearInterval(timer);
       }
       if (initial) throw notStreamed();
-      // Behind some proxies each watch ends at once: asking again without a pause would be
-      // thousands of requests.
+      // Behind some proxies each watch ends at once. Without a pause this would be thousands of
+      // requests.
       if (isEmpty && performance.now() - startMs < SHORT_MS) {
         throw new Error('the watch ended at once');
       }
     });
   }
 
-  /** True with the event that ends what was there. */
+  /** Returns true for the event that ends the initial list. */
   #gather(initial: Map<string, T>, event: WatchEvent<T>): boolean {
     if (event.type === 'BOOKMARK') {
-      // Servers that know nothing of it send others.
+      // Servers without this feature send other bookmarks.
       if (!endsInitialEvents(event)) throw notStreamed();
       this.#streamFailures = 0;
       this.#failure = undefined;
@@ -267,8 +270,7 @@ export class Cache<T extends KubeObject> {
   }
 
   /**
-   * Servers refuse what they do not know; and what breaks off again and again may come through in
-   * pages.
+   * Falls back to pages if the server refuses the streamed list, or if the stream keeps breaking.
    */
   #streamFailure(error: unknown, isOpened: boolean): unknown {
     const isRefused = retryOf(error) === 'never' && !isUnauthorized(error);
@@ -301,7 +303,7 @@ export class Cache<T extends KubeObject> {
   }
 
   #kept(object: T): T {
-    // Who set which field is a third of an object, and nothing here asks for it.
+    // managedFields are a third of an object, and no code here reads them.
     delete object.metadata.managedFields;
     return this.#options.trim?.(object) ?? object;
   }
@@ -325,7 +327,7 @@ export class Cache<T extends KubeObject> {
   #remove(object: T): void {
     const key = keyOf(object.metadata);
     const before = this.#objects.get(key);
-    // Listeners that count would count what they were never told of.
+    // Listeners that count must not see the deletion of an unknown object.
     if (before && this.#objects.delete(key)) this.#tell(undefined, before);
   }
 

@@ -1,7 +1,6 @@
 /**
- * Runs a task under a signal of its own that follows another one. Not `AbortSignal.any`: one that
- * was listened to stays in memory for as long as the signal it follows, and an agent's lives for
- * months.
+ * Runs a task with its own signal that follows another one. `AbortSignal.any` would leak: if it has
+ * a listener, it stays in memory as long as its source signal. An agent's signal lives for months.
  */
 export async function withOwnSignal<T>(
   signal: AbortSignal | undefined,

@@ -10,30 +10,27 @@ import { withOwnSignal } from './own-signal.ts';
 export interface WaitOptions {
   readonly timeoutMs: number;
   readonly signal?: AbortSignal | undefined;
-  /** So often the server is asked anew; {@link LOOK_AGAIN_MS}, or less in tests. */
+  /** Interval for reading the object again; {@link LOOK_AGAIN_MS}, or less in tests. */
   readonly lookAgainMs?: number;
-  /** So much time at most does not count; {@link AWAY_MS_MAX}, or less in tests. */
+  /** Maximum outage that does not count; {@link AWAY_MS_MAX}, or less in tests. */
   readonly awayMsMax?: number;
 }
 
-/**
- * A watch that hangs delivers nothing, and what is waited for would seem never to have happened.
- */
+/** A watch that hangs delivers nothing, so the object is also read at this interval. */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
 /**
- * What never answers for one kind only, such as a conversion webhook, is no API server that is
- * away. Our choice.
+ * A longer outage does not stop the clock: it may concern one kind only, such as a broken
+ * conversion webhook. Our choice.
  */
 const AWAY_MS_MAX = 1_800_000;
 
 /**
- * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is
- * called with the object as it is now and at every change, with undefined while there is none; what
- * it throws ends the wait. Time in which the API server is away does not count: nobody could do
- * what is waited for, or be heard of. When the time is over, what the server says then decides:
- * this process may have stood still, and others gone on. Throws `WAIT_TIMEOUT`, and what the API
- * server refuses for good.
+ * Waits until `look` returns a value, and returns that value. `look` gets the current object and
+ * every change, or undefined if there is no object. An error from `look` ends the wait. Outages of
+ * the API server do not count towards the time limit, because no one can make progress then. At the
+ * time limit the object is read once more, because this process may have been paused. Throws
+ * `WAIT_TIMEOUT` and permanent refusals of the API server.
  */
 export function waitFor<T extends KubeObject, R>(
   client: KubeClient,
@@ -111,13 +108,13 @@ async function lookUntilFound<T extends KubeObject, R>(
         if (performance.now() >= mostMs) throw timedOut(resource, ref, timeoutMs, error);
       }
     }
-    // Also after a watch that ended well: behind some proxies each ends at once.
+    // Pause after a successful watch too: behind some proxies each watch ends at once.
     await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
     signal.throwIfAborted();
   }
 }
 
-/** Waits until there is no such object, or another one of the same name. */
+/** Waits until the object is deleted, or replaced by another one of the same name. */
 export async function waitGone<T extends KubeObject>(
   client: KubeClient,
   resource: Resource<T>,

@@ -13,12 +13,12 @@ export interface ObjectRef {
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
-  /** Of an object that is stored or written back whole: integers beyond 2^53 stay as they are. */
+  /** For objects that are stored or written back whole: keeps integers beyond 2^53 exact. */
   readonly isExact?: boolean | undefined;
 }
 
 export interface WriteOptions extends CallOptions {
-  /** The server says what would come of it, after admission and validation, and stores nothing. */
+  /** Dry run: the server answers after admission and validation, and stores nothing. */
   readonly isDryRun?: boolean | undefined;
 }
 
@@ -32,7 +32,7 @@ export interface PageOptions extends ListOptions {
   readonly limit?: number;
   readonly continue?: string | undefined;
   readonly resourceVersion?: string | undefined;
-  /** Throws `KUBE_ANSWER_TOO_LONG` where the page has more. */
+  /** Throws `KUBE_ANSWER_TOO_LONG` if the page is longer. */
   readonly bytesMax?: number | undefined;
 }
 
@@ -46,11 +46,10 @@ export interface WatchOptions extends ListOptions {
   readonly resourceVersion?: string | undefined;
   readonly timeoutSeconds?: number;
   /**
-   * Begins with what is there, as of now, and a bookmark that ends that part:
-   * {@link endsInitialEvents}.
+   * Starts with the current objects and a bookmark that ends this part: {@link endsInitialEvents}.
    */
   readonly sendInitialEvents?: boolean;
-  /** Called when it is open, and for whatever comes, so that silence is noticed. */
+  /** Called on open and for all received data, to detect silence. */
   readonly onActivity?: () => void;
 }
 
@@ -65,29 +64,20 @@ export const endsInitialEvents = ({
   type === 'BOOKMARK' && metadata.annotations?.['k8s.io/initial-events-end'] === 'true';
 
 export interface DeleteOptions extends CallOptions {
-  /** Only this very object, not one of the same name made since. */
+  /** Delete only the object with this UID, not a later one of the same name. */
   readonly uid?: string | undefined;
-  /** Only this version of it: nothing is deleted when it was changed since. */
+  /** Delete only this version: a changed object stays. */
   readonly resourceVersion?: string | undefined;
   readonly gracePeriodSeconds?: number;
-  /**
-   * What becomes of what the object owns: for a Job its pods, which batch/v1 leaves alone unless
-   * told.
-   */
+  /** What happens to owned objects. batch/v1 keeps the pods of a Job unless told otherwise. */
   readonly propagationPolicy?: 'Background' | 'Foreground' | 'Orphan';
 }
 
 const LIST_PAGE = 500;
-/**
- * Kubelets begin a new file of a log at 10 MiB (containerLogMaxSize), and no line of ours comes
- * near that.
- */
+/** Kubelets start a new log file at 10 MiB (containerLogMaxSize), and our lines are far shorter. */
 const POD_LOG_BYTES_MAX = 16 << 20;
 
-/**
- * Objects of a Kubernetes API server as they are on the wire: fields that nobody here knows stay
- * what they were.
- */
+/** Reads and writes objects in the form of the wire. Unknown fields are kept. */
 export class KubeClient {
   readonly #transport: Transport;
 
@@ -95,7 +85,7 @@ export class KubeClient {
     this.#transport = transport;
   }
 
-  /** The API server's time: what is compared with the times of objects, and written into them. */
+  /** The API server's time, for reading and writing times of objects. */
   get clock(): Clock {
     return this.#transport.clock;
   }
@@ -104,7 +94,7 @@ export class KubeClient {
     return this.#transport.server;
   }
 
-  /** Throws `KUBE_NOT_FOUND` and the other `KUBE_*` errors, as all below. */
+  /** Throws `KUBE_NOT_FOUND` and the other `KUBE_*` errors, like all methods below. */
   get<T extends KubeObject>(
     resource: Resource<T>,
     ref: ObjectRef,
@@ -113,7 +103,7 @@ export class KubeClient {
     return this.#call('GET', resource, ref, options);
   }
 
-  /** Undefined where there is none. */
+  /** Undefined if there is no such object. */
   async find<T extends KubeObject>(
     resource: Resource<T>,
     ref: ObjectRef,
@@ -132,8 +122,8 @@ export class KubeClient {
   }
 
   /**
-   * As `list`, and keeps only what is taken of each item: of a page nothing else is there when the
-   * next one is read.
+   * Like `list`, but keeps only the result of `take` for each item. Only one page is in memory at a
+   * time.
    */
   async collect<T extends KubeObject, K>(
     resource: Resource<T>,
@@ -175,7 +165,7 @@ export class KubeClient {
       bytesMax: options.bytesMax,
     })) as { metadata?: { resourceVersion?: string; continue?: string }; items?: T[] | null };
     const items = answer.items ?? [];
-    // Items of a list come without their kind.
+    // Items of a list have no kind.
     for (const item of items) {
       item.apiVersion ??= apiVersionOf(resource);
       item.kind ??= resource.kind;
@@ -205,8 +195,8 @@ export class KubeClient {
   }
 
   /**
-   * A PUT with the `resourceVersion` that the object carries: throws `KUBE_CONFLICT` when somebody
-   * was first.
+   * A PUT with the `resourceVersion` of the object. Throws `KUBE_CONFLICT` after a concurrent
+   * write.
    */
   replace<T extends KubeObject>(
     resource: Resource<T>,
@@ -228,7 +218,7 @@ export class KubeClient {
     return this.#call('PATCH', resource, ref, { ...options, body: patch, contentType });
   }
 
-  /** True when there was something to delete. */
+  /** True if there was an object to delete. */
   async delete<T extends KubeObject>(
     resource: Resource<T>,
     ref: ObjectRef,
@@ -246,15 +236,15 @@ export class KubeClient {
       return true;
     } catch (error) {
       if (isCode(error, 'KUBE_NOT_FOUND')) return false;
-      // The precondition: one of the same name, but not this one.
+      // The precondition failed: the object has another UID or version.
       if (isExact && isCode(error, 'KUBE_CONFLICT')) return false;
       throw error;
     }
   }
 
   /**
-   * What happens from a version on, until the server ends it, which it does every few minutes.
-   * Throws `KUBE_GONE` when the version is too old: list again.
+   * Yields changes from a version on, until the server ends the watch after a few minutes. Throws
+   * `KUBE_GONE` if the version is too old: list again.
    */
   async *watch<T extends KubeObject>(
     resource: Resource<T>,
@@ -283,7 +273,7 @@ export class KubeClient {
     });
     options.onActivity?.();
     if (options.onActivity) body.on('data', options.onActivity);
-    // An error of the stream ends the lines; it is looked at afterwards.
+    // A stream error ends the lines and is checked afterwards.
     let failure: unknown;
     body.on('error', (error) => (failure = error));
     const lines = createInterface({ input: body, crlfDelay: Infinity });
@@ -300,7 +290,7 @@ export class KubeClient {
     } catch (error) {
       if (error instanceof CodedError) throw error;
       signal?.throwIfAborted();
-      // A connection that broke, or half a line of one.
+      // The connection broke, perhaps in the middle of a line.
       throw unreachable(what, error);
     } finally {
       lines.close();
@@ -311,9 +301,9 @@ export class KubeClient {
   }
 
   /**
-   * The last lines of a container's log, and of these no more than the last bytes. The API server's
-   * own `limitBytes` keeps the first bytes of the lines, so it is only the bound for what is sent.
-   * `previous`: of the container before its last restart.
+   * The last lines of a container's log, at most `bytesMax` bytes from the end. The API server's
+   * own `limitBytes` keeps the first bytes, so it only limits the transfer. `previous`: the log
+   * before the container's last restart.
    */
   async podLog(
     ref: ObjectRef,
@@ -341,7 +331,7 @@ export class KubeClient {
     return execIn(this.#transport, options);
   }
 
-  /** Anything else, by its path. */
+  /** Any other request, by path. */
   raw(request: Omit<Request, 'what'> & { what?: string }): Promise<unknown> {
     return this.#transport.json({ what: `${request.method} ${request.path}`, ...request });
   }
@@ -388,7 +378,7 @@ function described(resource: Resource<KubeObject>, { namespace, name }: ObjectRe
   return namespace === undefined ? `${kind} ${name}` : `${kind} ${namespace}/${name}`;
 }
 
-/** Where a resource, or with a name one object, is on the server. */
+/** The path of a resource, or of one object if a name is given. */
 export function pathOf(
   resource: Resource<KubeObject>,
   { namespace, name }: { namespace?: string | undefined; name?: string },

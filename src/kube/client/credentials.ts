@@ -6,19 +6,21 @@ import { type Clock, CodedError, messageOf, redactAndCut } from '../../base/inde
 import { credentialOf, type ExecCredential } from './exec-plugin.ts';
 import type { Access, User } from './kubeconfig.ts';
 
-/** What a connection and its requests need to be let in. */
+/** TLS options and headers that authenticate a connection and its requests. */
 export interface Login {
   readonly tls: https.AgentOptions;
   readonly headers: http.OutgoingHttpHeaders;
-  /** When it must be replaced, by the clock of the API server. */
+  /** Time of expiry, by the clock of the API server. */
   readonly expiresNs: bigint | undefined;
 }
 
 const MILLISECOND_NS = 1_000_000n;
-/** client-go: clientcmd, names the extension of a cluster that its exec plugin gets as `config`. */
+/** client-go: clientcmd. The cluster extension that the exec plugin gets as `config`. */
 const EXEC_EXTENSION = 'client.authentication.k8s.io/exec';
 
-/** The credentials of a kubeconfig. Files are read again each time, since others replace them. */
+/**
+ * The credentials of a kubeconfig. Files are read each time, because other programs replace them.
+ */
 export class Credentials {
   readonly #access: Access;
   readonly #clock: Clock;
@@ -30,12 +32,12 @@ export class Credentials {
     this.#clock = clock;
   }
 
-  /** Drops what an exec plugin gave. It may be revoked long before it expires. */
+  /** Drops the answer of an exec plugin. The credentials may be revoked long before they expire. */
   forget(): void {
     this.#exec = undefined;
   }
 
-  /** Throws `KUBE_UNAVAILABLE` with the name of the file or plugin that gave nothing. */
+  /** Throws `KUBE_UNAVAILABLE` with the name of the failing file or plugin. */
   async login(): Promise<Login> {
     const { cluster, user } = this.#access;
     const isTls = cluster.server.startsWith('https:');
@@ -49,7 +51,7 @@ export class Credentials {
       ...(ca && { ca }),
     };
     // Plain HTTP is for `kubectl proxy`, which logs in itself. client-go sends no secrets either.
-    // `insecure-skip-tls-verify` lets secrets go to this machine, and never over a network.
+    // With `insecure-skip-tls-verify`, secrets go only to this machine, never over a network.
     const isSecretSafe = isTls || (isInsecure && isLoopbackUrl(cluster.server));
     if (!isSecretSafe) return { tls, headers, expiresNs: undefined };
     const exec = await this.#execCredential();

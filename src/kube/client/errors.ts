@@ -1,6 +1,6 @@
 import { CodedError, isCanceled, isCode } from '../../base/index.ts';
 
-/** What the API server answers beside success (metav1.Status). */
+/** The body of an answer that is not a success (metav1.Status). */
 export interface Status {
   kind?: string;
   reason?: string;
@@ -10,10 +10,7 @@ export interface Status {
   metadata?: { continue?: string };
 }
 
-/**
- * Codes of what the API server refuses; the reason tells conflicts from things that are there
- * already (both 409).
- */
+/** Error codes of refusals. The reason separates conflicts from existing objects (both 409). */
 function codeOf(httpStatus: number, reason: string | undefined): string {
   switch (httpStatus) {
     case 401:
@@ -37,19 +34,15 @@ function codeOf(httpStatus: number, reason: string | undefined): string {
 
 const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 'KUBE_GONE']);
 
-/** An answer of the API server that says nothing about the thing in question. */
+/** A temporary answer of the API server, which says nothing about the object. */
 export const isPassingAnswer = (error: unknown): boolean => isCode(error, ...PASSING);
 
-/**
- * The API server was away or busy, somebody else was first, or it was canceled: nothing is wrong
- * with the object.
- */
+/** A temporary answer of the API server, or a cancel. The object is not at fault. */
 export const isPassing = (error: unknown): boolean => isCanceled(error) || isPassingAnswer(error);
 
 /**
- * For whoever reports an error as something that is wrong with an object. An API server that is
- * away says nothing about the object, so that whoever asked tries again. Throws errors that pass,
- * and the reason of the signal.
+ * For callers that report an error as the fault of an object. Rethrows temporary errors so that the
+ * caller retries, and throws the reason of the signal.
  */
 export function assertLasting(error: unknown, signal?: AbortSignal): void {
   signal?.throwIfAborted();
@@ -57,8 +50,8 @@ export function assertLasting(error: unknown, signal?: AbortSignal): void {
 }
 
 /**
- * An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a
- * pause, `continue` where it offers to go on with a list whose version is gone, with the newest
+ * An answer of the API server as an error. The fact `retryAfterMs` is set if the server asked for a
+ * pause. The fact `continue` is set if a list with an expired version can continue at the newest
  * one.
  */
 export function kubeError(
@@ -81,8 +74,8 @@ export function kubeError(
 }
 
 /**
- * The API server was not reached, or the connection broke. `isSent`: the request may have arrived,
- * so that nobody knows whether it was done; a fact of the error then.
+ * The API server was not reached, or the connection broke. `isSent` becomes a fact of the error:
+ * the request may have been executed.
  */
 export function unreachable(what: string, cause: unknown, isSent = false): CodedError {
   const text = cause instanceof Error ? cause.message : String(cause);

@@ -3,23 +3,26 @@ import { isatty } from 'node:tty';
 import { CodedError, lookup, messageOf, redactAndCut, systemCode } from '../../base/index.ts';
 import type { ExecPlugin } from './kubeconfig.ts';
 
-/** What an exec plugin answers (client.authentication.k8s.io, ExecCredential). */
+/** The answer of an exec plugin (client.authentication.k8s.io, ExecCredential). */
 export interface ExecCredential {
   readonly token?: string | undefined;
   readonly clientCertificateData?: string | undefined;
   readonly clientKeyData?: string | undefined;
-  /** Milliseconds since 1970. Left out: until the API server refuses the credentials. */
+  /** Milliseconds since 1970. Left out: valid until the API server refuses them. */
   readonly expiresMs?: number | undefined;
 }
 
-/** client-go has no limit here; a hang would be silent. People at a terminal may take longer. */
+/**
+ * client-go has no limit, so a plugin that hangs goes unnoticed. Interactive logins may take
+ * longer.
+ */
 const ANSWER_MS = 60_000;
 const ANSWER_BYTES_MAX = 1 << 20;
 const ERROR_BYTES_MAX = 16 << 10;
 
 /**
  * Runs the exec plugin of a kubeconfig as client-go does (plugin/pkg/client/auth/exec/exec.go).
- * `cluster` is what it learns with `provideClusterInfo`. Throws `KUBE_UNAVAILABLE` with the name of
+ * `cluster` is passed if `provideClusterInfo` is set. Throws `KUBE_UNAVAILABLE` with the name of
  * the plugin.
  */
 export async function credentialOf(plugin: ExecPlugin, cluster?: object): Promise<ExecCredential> {

@@ -8,14 +8,11 @@ export interface ExecOptions {
   readonly pod: string;
   readonly container: string;
   readonly command: readonly string[];
-  /** Ends the connection; the command itself goes on, since nobody can end it from outside. */
+  /** Closes the connection. The command itself continues, because Kubernetes cannot stop it. */
   readonly signal?: AbortSignal | undefined;
-  /**
-   * It must not run twice: whoever tries again what has failed does not do so where it may have
-   * run.
-   */
+  /** The command must not run twice: callers do not retry it if it may have run. */
   readonly isOnce?: boolean | undefined;
-  /** Of each of the two outputs; what comes after it is read and dropped. */
+  /** Limit for each of the two outputs. The rest is read and dropped. */
   readonly outputBytesMax?: number;
 }
 
@@ -25,16 +22,18 @@ export interface ExecOutput {
 }
 
 /**
- * k8s.io/apimachinery, util/remotecommand: the newest of them that the server knows. Version 5 only
+ * k8s.io/apimachinery, util/remotecommand: the server picks the newest it knows. Version 5 only
  * adds an end of stdin.
  */
 const PROTOCOLS = ['v5.channel.k8s.io', 'v4.channel.k8s.io'];
 const CHANNEL_STDOUT = 1;
 const CHANNEL_STDERR = 2;
 const CHANNEL_STATUS = 3;
-/** Our choice: it goes into a log. */
+/** Our choice: the output goes into a log. */
 const OUTPUT_BYTES_MAX = 64 << 10;
-/** Of what a node says about a failure: it goes into the results of a backup. Our choice. */
+/**
+ * Limit for a node's message about a failure, which goes into the results of a backup. Our choice.
+ */
 const MESSAGE_MAX = 1024;
 
 interface ExecStatus extends Status {
@@ -42,9 +41,9 @@ interface ExecStatus extends Status {
 }
 
 /**
- * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` for a
- * command that cannot run or ends with another code than 0 (`exitCode` is a fact), and the `KUBE_*`
- * errors. Where the answer was lost, and the command may have run, `isSent` is a fact.
+ * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` if the
+ * command cannot run or exits with another code than 0 (fact `exitCode`), and the `KUBE_*` errors.
+ * The fact `isSent` is set if the answer was lost and the command may have run.
  */
 export async function execIn(transport: Transport, options: ExecOptions): Promise<ExecOutput> {
   const { namespace, pod, container, command, signal } = options;
@@ -98,7 +97,7 @@ function failureOf(what: string, ended: ExecStatus | undefined): CodedError {
   return new CodedError('EXEC_FAILED', `${what}: ${text}`, { facts });
 }
 
-/** The beginning of what a command writes. */
+/** Keeps the beginning of an output. */
 class Output {
   readonly #bytesMax: number;
   readonly #parts: Buffer[] = [];

@@ -4,7 +4,7 @@ import { parse } from 'yaml';
 import { z } from 'zod';
 import { CodedError, lookup, messageOf, systemCode } from '../../base/index.ts';
 
-/** client-go: clientcmd/api/v1, types.go. Keys that are missing, null or empty mean the same. */
+/** client-go: clientcmd/api/v1, types.go. Missing, null and empty keys mean the same. */
 const text = z
   .string()
   .nullish()
@@ -70,7 +70,7 @@ export type Cluster = z.output<typeof CLUSTER> & { readonly server: string };
 export type User = z.output<typeof USER>;
 export type ExecPlugin = z.output<typeof EXEC>;
 
-/** How to reach an API server, and as whom. */
+/** The address of an API server, and the user. */
 export interface Access {
   readonly cluster: Cluster;
   readonly user: User;
@@ -92,7 +92,7 @@ interface Merged {
 
 const NOTHING_CONFIGURED =
   'no Kubernetes cluster is configured: set KUBECONFIG, give a kubeconfig, or run in a pod';
-/** Our choice: a message is no list. */
+/** Our choice: a message names only a few. */
 const NAMES_MAX = 10;
 const ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount';
 
@@ -236,7 +236,7 @@ function clusterOf(entry: Entry, which: string): Cluster {
 function userOf(entry: Entry, which: string): User {
   const user = checked(USER, entry, which);
   const { exec, 'auth-provider': provider } = user;
-  // Kubeconfigs that client-node wrote name the file so.
+  // client-node writes kubeconfigs with this name.
   const tokenFile = user.tokenFile ?? provider?.config?.tokenFile;
   if (provider && provider.name !== 'oidc' && tokenFile === undefined) {
     throw refused(
@@ -259,7 +259,7 @@ function userOf(entry: Entry, which: string): User {
     'client-certificate': inDirectory(entry, user['client-certificate']),
     'client-key': inDirectory(entry, user['client-key']),
     tokenFile: inDirectory(entry, tokenFile),
-    // A name without a slash is looked for in PATH.
+    // A name without a slash is searched in PATH.
     exec: exec?.command.includes('/')
       ? { ...exec, command: resolve(entry.directory, exec.command) }
       : exec,

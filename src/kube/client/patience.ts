@@ -8,30 +8,33 @@ import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './answe
  * caches within ten seconds of its start, and etcd elects a leader within five.
  */
 export const REFUSED_MS = 45_000;
-/** How long an API server may be away. Our choice: a control plane is replaced in less. */
+/** Maximum outage of an API server. Our choice: replacing a control plane takes less. */
 const AWAY_MS = 180_000;
 const FIRST_DELAY_MS = 500;
 const DELAY_MS_MAX = 15_000;
 const REFUSED_DELAY_MS_MAX = 5000;
-/** Tries in 15 s. Other writers, such as the counter of a quota, are done by then. Our choice. */
+/**
+ * All attempts take 15 s. Other writers, such as the counter of a quota, are done by then. Our
+ * choice.
+ */
 const CONFLICTS_MAX = 6;
-/** A refusal that lasted is not waited for again within this time. Our choice. */
+/** A permanent refusal is not waited for again within this time. Our choice. */
 const REMEMBERED_MS = 600_000;
-/** More refusals that lasted mean a missing role, not a hiccup: nothing is waited for then. */
+/** More permanent refusals than this mean a missing role. No refusal is waited for then. */
 const REMEMBERED_MAX = 8;
 
 interface LastingRefusal {
   readonly untilMs: number;
-  /** It came again after the right had been there in between. */
+  /** The refusal came back after the right had been granted in between. */
   readonly isAgain: boolean;
-  /** The right was there since. */
+  /** The right has been granted since. */
   isOver: boolean;
 }
 
 /**
- * Refusals that were retried in vain: each right that is missing costs one wait, not one a request.
- * A right that is there again ends its refusal, as after an outage. Some rights are there for some
- * objects only: their second refusal stays.
+ * Refusals that outlasted their retries. Each missing right costs one wait, instead of one per
+ * request. A granted right ends its refusal, for example after an outage. Some rights exist only
+ * for some objects: their second refusal stays.
  */
 export class LastingRefusals {
   readonly #known = new Map<string, LastingRefusal>();
@@ -52,7 +55,7 @@ export class LastingRefusals {
     this.#known.set(right, { untilMs, isAgain: this.#known.has(right), isOver: false });
   }
 
-  /** The right is there. */
+  /** The right was granted. */
   end(right: string): void {
     const known = this.#known.get(right);
     if (known?.isAgain === false) known.isOver = true;
@@ -62,20 +65,20 @@ export class LastingRefusals {
 export interface JudgedOptions {
   /** {@link REFUSED_MS} if left out. */
   readonly refusedMs?: number | undefined;
-  /** A conflict is retried if it cannot be about a version that was read. */
+  /** Attempts at a conflict. Above 1 only if the request has no version that was read. */
   readonly conflictsMax?: number;
   /** Left out: no refusal is remembered. */
   readonly refusals?: LastingRefusals | undefined;
-  /** What the task needs, for `refusals`. */
+  /** The right that the task needs, for `refusals`. */
   readonly right?: string;
   /** All other errors stay as they are. */
   readonly only?: (error: unknown) => boolean;
 }
 
 /**
- * The task, for {@link withRetry}: `retry` of its errors follows the table of answers. An answer
- * that is `refused for now` is retried for a bounded time in a row. Then the error has the fact
- * `isLasting`, which keeps callers from waiting again. Errors of others stay as they are.
+ * Wraps a task for {@link withRetry}: the table of answers sets `retry` of its errors. An answer
+ * that is `refused for now` is retried for a bounded time. After that the error has the fact
+ * `isLasting`, and callers do not wait again. Errors of other sources are not changed.
  */
 export function judged<T>(
   task: () => Promise<T>,
@@ -90,7 +93,8 @@ export function judged<T>(
       return answer;
     } catch (error) {
       if (!(error instanceof CodedError) || !error.code.startsWith('KUBE_')) throw error;
-      // Rights come first: who is told that there is no such object has them.
+      // The API server checks rights first. An answer about the object proves that the right
+      // exists.
       if (!isUnauthorized(error) && meaningOf(error) === 'refused') refusals?.end(right);
       if (only?.(error) === false) throw error;
       const meaning = meaningOf(error);
@@ -122,11 +126,11 @@ function withRetryOf(error: CodedError, retry: 'never' | 'backoff'): CodedError 
   return new CodedError(code, message, { cause, retry, facts });
 }
 
-/** What a request is about: it decides what is waited for only once. */
+/** Server and right of a request. Each is waited for only once. */
 export interface Asked {
-  /** What answers it. An aggregated server has all kinds of its group. */
+  /** The server that answers. An aggregated server has all kinds of its group. */
   readonly server: string;
-  /** What must be allowed. */
+  /** The right that the request needs. */
   readonly right: string;
 }
 
@@ -141,16 +145,16 @@ export const askedFor = (
 
 export interface PatienceOptions {
   readonly signal: AbortSignal;
-  /** How long the API server may be away; a refusal lasts no longer. Less in tests. */
+  /** Maximum outage of the API server, and of a refusal. Less in tests. */
   readonly awayMs?: number | undefined;
   readonly firstDelayMs?: number;
 }
 
 /**
- * Retries requests of one run by the table of answers: an item must not be missing because the API
- * server was away or refused it for a moment. A server that did not come back once, and a right
- * that is missing, are not waited for with each item, and an extension that does not work is told
- * at once. A conflict that stays is none: a webhook may refuse in that way.
+ * Retries requests of one run by the table of answers. An item must not be missing because of a
+ * short outage or refusal. A server that stays away, and a missing right, cost one wait a run, not
+ * one an item. Failures of extensions are thrown at once. A conflict that stays is a refusal: a
+ * webhook may refuse in that way.
  */
 export class Patience {
   readonly #options: PatienceOptions;
@@ -161,7 +165,7 @@ export class Patience {
     this.#options = options;
   }
 
-  /** `isAgain`: an earlier request may have been done, without an answer. */
+  /** `isAgain`: an earlier request may have been executed without an answer. */
   async ask<T>({ server, right }: Asked, task: (isAgain: boolean) => Promise<T>): Promise<T> {
     const { signal, awayMs = AWAY_MS, firstDelayMs = FIRST_DELAY_MS } = this.#options;
     let isAgain = false;
@@ -177,7 +181,7 @@ export class Patience {
         budgetOf: (error) => ({
           attemptsMax: Infinity,
           delayMsMax: isAway(error) ? DELAY_MS_MAX : REFUSED_DELAY_MS_MAX,
-          // A refusal has its own bound: it often follows when the API server is back.
+          // A refusal has its own limit, because refusals often follow an outage.
           tryingMsMax: meaningOf(error) === 'refused for now' ? Infinity : awayMs,
         }),
         firstDelayMs,
@@ -195,7 +199,7 @@ export class Patience {
   }
 }
 
-/** What does not work yet may be brought by a later item: nothing is waited for here. */
+/** Does not wait for extensions: a later item of the restore may bring them. */
 const told = <T>(answer: Promise<T>): Promise<T> =>
   answer.catch((error: unknown) => {
     throw error instanceof CodedError && isExtensionAway(error) ? ofExtension(error) : error;
@@ -203,7 +207,7 @@ const told = <T>(answer: Promise<T>): Promise<T> =>
 
 const isAway = (error: unknown): boolean => meaningOf(error) === 'away';
 
-/** For loops that look again: an error of a {@link judged} task that may pass. */
+/** For polling loops: whether an error of a {@link judged} task may be temporary. */
 export const isRefusedForNow = (error: unknown): boolean =>
   isUnauthorized(error) && retryOf(error) === 'backoff';
 
@@ -214,8 +218,9 @@ export interface PatientOptions
 }
 
 /**
- * Retries a task that sends requests to the API server. `passes` tells which errors are retried,
- * and `forMs` how long. A missing right is retried for {@link REFUSED_MS}. The task may run twice.
+ * Retries a task that sends requests to the API server. `passes` selects the errors to retry, and
+ * `forMs` limits the time. A missing right is retried for {@link REFUSED_MS}. The task may run
+ * twice.
  */
 export function patiently<T>(task: () => Promise<T>, options: PatientOptions = {}): Promise<T> {
   const { forMs, delayMsMax = REFUSED_DELAY_MS_MAX, ...rest } = options;
@@ -227,7 +232,7 @@ export function patiently<T>(task: () => Promise<T>, options: PatientOptions = {
   });
 }
 
-/** Retries what the API server has refused before it did anything, for {@link REFUSED_MS}. */
+/** Retries requests that the API server did not authorize, for {@link REFUSED_MS}. */
 export function whileUnauthorized<T>(
   task: () => Promise<T>,
   { signal, ...options }: JudgedOptions & { readonly signal?: AbortSignal | undefined },

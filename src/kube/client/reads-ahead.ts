@@ -4,37 +4,35 @@ import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient, ObjectRef } from './client.ts';
 
 /**
- * Objects that are held, or being asked for. Our choice: an object has a few KiB, and never more
- * than 1.5 MiB.
+ * Maximum number of held objects and pending reads. Our choice: an object has a few KiB, and never
+ * more than 1.5 MiB.
  */
 const HELD_MAX = 64;
 /**
- * So old an answer may be when it is used, from before it was asked for. Our choice: less than a
- * person needs to notice.
+ * Maximum age of an answer at its use, counted from the request. Our choice: shorter than a person
+ * would notice.
  */
 const AGE_MS_MAX = 5000;
-/** Our choice: what somebody waits for already must get through. */
+/** Our choice: leaves room for requests that callers wait for. */
 const AT_ONCE = 8;
 const WRITES: readonly unknown[] = ['patch', 'replace', 'delete'];
 
-/** The object itself, or which one. */
+/** The object itself, or its reference. */
 type WrittenTo = ObjectRef | KubeObject;
 
 interface Held {
   readonly sentMs: number;
-  /** Undefined where there was no such object, or no answer: whoever needs it asks again. */
+  /** Undefined if there was no such object, or no answer. The caller then reads it again. */
   readonly object: Promise<KubeObject | undefined>;
 }
 
 /**
- * Single objects that are asked for before it is their turn, many at a time.
- * {@link ReadsAhead.client} answers `get` and `find` from them, each once, and as if it had asked
- * just then but for an age of five seconds at most: what was not there, could not be read, or has
- * become too old is asked for again. Nobody is given an older object than one that was written, or
- * asked for, through the same client before.
+ * Prefetches single objects, many at a time. {@link ReadsAhead.client} answers `get` and `find`
+ * from them, each once, at most five seconds old. Missing, failed and old answers are read again.
+ * No answer is older than a write or read of the same object through this client.
  */
 export class ReadsAhead {
-  /** Everything else of it is the client itself. */
+  /** The client, with prefetched reads. */
   readonly client: KubeClient;
   readonly #asked: KubeClient;
   readonly #held = new Map<string, Held>();
@@ -48,8 +46,8 @@ export class ReadsAhead {
   }
 
   /**
-   * Asks for an object that will soon be needed, read in this way. Never fails; does nothing where
-   * so many are held already.
+   * Prefetches an object, with the same options as the later read. Never fails. Does nothing if too
+   * many objects are held.
    */
   begin(
     resource: Resource<KubeObject>,
@@ -59,7 +57,7 @@ export class ReadsAhead {
     const key = keyOf(resource, ref, isExact);
     this.#dropOld();
     if (this.#held.has(key) || this.#held.size >= HELD_MAX) return;
-    // One that waits for its turn is no older than one that is sent at once.
+    // The age counts from now, also for a read that waits for its turn.
     const signal = AbortSignal.timeout(AGE_MS_MAX);
     const object = this.#limiter
       .run(() => this.#asked.find(resource, ref, { signal, ...(isExact && { isExact }) }))
@@ -67,7 +65,7 @@ export class ReadsAhead {
     this.#held.set(key, { sentMs: this.#nowMs(), object });
   }
 
-  /** Undefined where it is to be asked for. Throws the reason of the signal. */
+  /** Undefined if the object must be read. Throws the reason of the signal. */
   async #take(
     resource: Resource<KubeObject>,
     ref: ObjectRef,
@@ -83,7 +81,7 @@ export class ReadsAhead {
     return this.#isFresh(held) ? object : undefined;
   }
 
-  /** However it is read: what is held of it is older than what somebody knows. */
+  /** Drops both forms: each is older than the caller's knowledge. */
   #forget(resource: Resource<KubeObject>, ref: ObjectRef): void {
     for (const isExact of [false, true]) this.#held.delete(keyOf(resource, ref, isExact));
   }
@@ -92,7 +90,7 @@ export class ReadsAhead {
     return this.#nowMs() - sentMs <= AGE_MS_MAX;
   }
 
-  /** What nobody has come for. They are in the order in which they were asked for. */
+  /** Drops unused answers. The map is in the order of the requests. */
   #dropOld(): void {
     for (const [key, held] of this.#held) {
       if (this.#isFresh(held)) return;
@@ -124,7 +122,7 @@ export class ReadsAhead {
             try {
               return (await Reflect.apply(value, target, [resource, what, ...rest])) as unknown;
             } finally {
-              // Also after a failure, behind which it may have been written.
+              // A failed write may have been executed.
               this.#forget(resource, 'metadata' in what ? what.metadata : what);
             }
           };

@@ -3,14 +3,13 @@ import type { Clock, Nanoseconds } from '../../base/index.ts';
 const MILLISECOND_NS = 1_000_000n;
 
 /**
- * The API server's time, by the `Date` of its answers: nodes whose clocks differ then agree on how
- * old an object is, and on when something was. Exact to a second at worst; equal to the node's own
- * clock as long as that may be right. Between two answers it goes by the monotonic clock: a node's
- * clock that is set meanwhile makes no pod older.
+ * The API server's time, from the `Date` of its answers. All nodes then agree on the age of an
+ * object. Exact to one second; equal to the node's own clock if that is within this range. Between
+ * answers the monotonic clock counts, so setting a node's clock does not change ages.
  */
 export class ServerClock implements Clock {
   readonly #base: Clock;
-  /** What the node's clock said when its monotonic clock said nothing. */
+  /** The node's time at the zero of its monotonic clock. */
   readonly #zeroNs: Nanoseconds;
   #offsetMs = 0;
 
@@ -27,10 +26,7 @@ export class ServerClock implements Clock {
     return this.#ownNs() + BigInt(this.#offsetMs) * MILLISECOND_NS;
   }
 
-  /**
-   * What the node's own clock says, but for steps of it: taken before a request is sent, for
-   * {@link note}.
-   */
+  /** The node's own time, without steps. Read before a request is sent, for {@link note}. */
   ownMs(): number {
     return Number(this.#ownNs() / MILLISECOND_NS);
   }
@@ -41,12 +37,13 @@ export class ServerClock implements Clock {
   }
 
   /**
-   * `date`: of an answer that came just now, in whole seconds; the request was sent at `sentMs`.
+   * `date`: from an answer that arrived just now, in whole seconds. The request was sent at
+   * `sentMs`.
    */
   note(date: string | undefined, sentMs: number): void {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;
-    // The server read its clock between the two, and cut the fraction off.
+    // The server read its clock in between, and cut off the fraction.
     const lowest = second - this.ownMs();
     const highest = second + 999 - sentMs;
     if (this.#offsetMs < lowest) this.#offsetMs = lowest;

@@ -29,46 +29,43 @@ export interface Request {
   readonly body?: unknown;
   readonly contentType?: string;
   readonly signal?: AbortSignal | undefined;
-  /** For messages: what was being done to which object. */
+  /** For messages: the action and the object. */
   readonly what: string;
   /**
-   * Without it {@link REQUEST_MS} or {@link WRITE_MS}; 0 for streams, which have their own watch
-   * over silence.
+   * The default is {@link REQUEST_MS} or {@link WRITE_MS}. 0 for streams, which detect silence
+   * themselves.
    */
   readonly timeoutMs?: number;
-  /** Forms of the answer that are asked for; JSON where nothing is said. */
+  /** Accepted forms of the answer. The default is JSON. */
   readonly accept?: string | undefined;
-  /** Integers beyond 2^53 stay as they are: for objects that are stored or written back whole. */
+  /** For objects that are stored or written back whole: keeps integers beyond 2^53 exact. */
   readonly isExact?: boolean | undefined;
-  /** A longer answer is not read to its end: `KUBE_ANSWER_TOO_LONG`. */
+  /** Throws `KUBE_ANSWER_TOO_LONG` for a longer answer, without reading the rest. */
   readonly bytesMax?: number | undefined;
 }
 
 export interface UpgradeRequest extends Pick<Request, 'path' | 'what' | 'signal'> {
-  /** The best first. */
+  /** In order of preference. */
   readonly protocols: readonly string[];
 }
 
 /**
- * A request that takes longer has lost its server. client-go has no limit here; a hang would be
- * silent.
+ * A slower answer means a lost server. client-go has no limit, so a request that hangs goes
+ * unnoticed.
  */
 const REQUEST_MS = 32_000;
 /**
- * Writes and commands wait for admission: kube-apiserver gives webhooks up to 30 s each, and a
- * request 60 s in all (--request-timeout). It ends what nobody waits for any more, so that the
- * object would never be made.
+ * Writes and commands wait for admission. kube-apiserver allows webhooks 30 s each and a request 60
+ * s in all (--request-timeout). With a shorter limit here, a request with slow webhooks would be
+ * canceled, and the object never created.
  */
 const WRITE_MS = 75_000;
-/**
- * How long credentials are used before they are asked for again: tokens in files are replaced every
- * hour or so.
- */
+/** How long credentials are reused. Tokens in files are replaced about every hour. */
 const CREDENTIALS_NS = 10n * SECOND_NS;
 /**
- * Of requests that end by themselves. Watches have sockets of their own, as many as there are: each
- * is held by a wait, whose number its owner bounds, and requests that queue behind waits of half an
- * hour would wait as long, with no time limit.
+ * For requests that end by themselves. Watches have their own sockets without a limit. Otherwise
+ * requests would queue behind waits of half an hour, and the owner of the waits limits their
+ * number.
  */
 const SOCKETS_MAX = 32;
 /** client-go: rest/request.go, maxRetries. */
@@ -80,13 +77,13 @@ interface Connection {
   readonly options: https.RequestOptions;
   readonly agent: http.Agent;
   readonly streams: http.Agent;
-  /** Keeps no connection: for WebSockets. */
+  /** Does not reuse connections: for WebSockets. */
   readonly upgrades: http.Agent;
 }
 
 /**
  * Requests to one API server over kept-alive connections. The generated clients of client-node are
- * not used: they drop the fields that their models do not know, and cost 87 MiB.
+ * not used: they drop unknown fields, and cost 87 MiB.
  */
 export class Transport {
   readonly #credentials: Credentials;
@@ -103,8 +100,7 @@ export class Transport {
   readonly #refusals = new LastingRefusals();
 
   /**
-   * `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams are told at
-   * once.
+   * `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams fail at once.
    */
   constructor(
     access: Access,
@@ -122,7 +118,7 @@ export class Transport {
     this.#credentials = new Credentials(access, this.#clock);
   }
 
-  /** What the API server's clock says. */
+  /** The API server's time. */
   get clock(): Clock {
     return this.#clock;
   }
@@ -164,8 +160,8 @@ export class Transport {
   }
 
   /**
-   * The last bytes of an answer in text, from the beginning of a line; no more of it is in memory
-   * at a time.
+   * The last bytes of a text answer, from the start of a line. Memory is bounded by `bytesMax` and
+   * one part.
    */
   async end(request: Request, bytesMax: number): Promise<Buffer> {
     const response = await this.open(request);
@@ -175,7 +171,7 @@ export class Transport {
       for await (const part of response) {
         parts.push(part as Buffer);
         bytes += (part as Buffer).length;
-        // One byte more tells whether a line begins with the first that is kept.
+        // The extra byte shows whether the first kept byte starts a line.
         while (bytes - (parts[0]?.length ?? 0) > bytesMax) bytes -= parts.shift()?.length ?? 0;
       }
     } catch (cause) {
@@ -186,8 +182,8 @@ export class Transport {
   }
 
   /**
-   * The open body of a successful answer; whoever gets it reads it to its end or destroys it. A
-   * server that is busy and says for how long is asked again, as client-go does.
+   * The open body of a successful answer. The caller reads it to its end or destroys it. If a busy
+   * server names a pause, the request is retried after it, as in client-go.
    */
   async open(request: Request): Promise<http.IncomingMessage> {
     const isStream = request.timeoutMs === 0;
@@ -243,9 +239,9 @@ export class Transport {
   async #send(request: Request): Promise<http.IncomingMessage> {
     const connection = await this.#connect();
     const { options, agent, streams } = connection;
-    // An API server keeps some parts of objects as the bytes that it was sent, and compares them
-    // with what Go makes of them: the data of a ControllerRevision with an & in it could not be
-    // patched any more, since its data would seem to change.
+    // An API server keeps some parts of objects as the bytes it received, and compares them with
+    // Go's encoding. Without this, a ControllerRevision with an & in its data could not be patched
+    // any more, because its data would seem to change.
     const body = request.body === undefined ? undefined : goEscaped(JSON.stringify(request.body));
     const isTls = this.#base.protocol === 'https:';
     const timeoutMs = request.timeoutMs ?? (request.method === 'GET' ? REQUEST_MS : WRITE_MS);
@@ -285,8 +281,8 @@ export class Transport {
   }
 
   /**
-   * Asks for a connection of one of the protocols, by a WebSocket. Whoever gets it closes it.
-   * Throws the `KUBE_*` errors; the time limit is that of writes, and ends with the answer.
+   * Opens a WebSocket with one of the protocols. The caller closes it. Throws the `KUBE_*` errors.
+   * The time limit is the one for writes, and ends with the answer.
    */
   async upgrade(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
     return await this.#allowed(request, () => this.#upgradeOnce(request));
@@ -302,7 +298,7 @@ export class Transport {
     return await new Promise((resolve, reject) => {
       const sent = (isTls ? https : http).request({
         ...options,
-        // Not one of the kept connections: it is used for nothing else afterwards.
+        // A new connection: a WebSocket cannot be reused.
         agent: upgrades,
         protocol: this.#base.protocol,
         hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
@@ -315,7 +311,7 @@ export class Transport {
       let isSent = false;
       const isTunnel = this.#proxy !== undefined;
       sent.on('socket', (socket) => {
-        // A tunnel through a proxy is up before the request gets it.
+        // A tunnel through a proxy is connected before the request gets it.
         if (!socket.connecting && isTunnel) isSent = true;
         socket.once(isTls ? 'secureConnect' : 'connect', () => (isSent = true));
       });
@@ -358,13 +354,13 @@ export class Transport {
     if (!this.#connection || now >= this.#connectionUntilNs) {
       this.#connectionUntilNs = now + CREDENTIALS_NS;
       this.#connection = this.#authenticate();
-      // What failed is tried again by the next request.
+      // After a failure the next request tries again.
       this.#connection.catch(() => (this.#connectionUntilNs = 0n));
     }
     return this.#connection;
   }
 
-  /** Drops refused credentials, unless they were replaced meanwhile. */
+  /** Drops refused credentials, unless they have been replaced since. */
   #forget(refused: Connection): void {
     if (refused !== this.#newest) return;
     this.#connectionUntilNs = 0n;
@@ -407,7 +403,7 @@ export class Transport {
   }
 }
 
-/** Verb, kind, namespace and subresource: rights are about these, and seldom about a name. */
+/** Verb, kind, namespace and subresource. Rights rarely depend on a name. */
 function rightOf({ method = 'GET', path }: { method?: string; path: string }): string {
   const [place = ''] = path.split('?');
   const found =
@@ -435,7 +431,7 @@ function assertProxy(proxy: string | undefined): void {
   throw new CodedError('NO_CLUSTER', text);
 }
 
-/** Closes the connections of replaced certificates as soon as their requests have ended. */
+/** Closes the connections of replaced certificates when their requests have ended. */
 function retire(agent: http.Agent): void {
   agent.keepSocketAlive = () => false;
   for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();

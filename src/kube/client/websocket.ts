@@ -8,10 +8,11 @@ const ACCEPT_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
 /** The kubelet writes at most 32 KiB at once (remotecommand). */
 const MESSAGE_MAX = 16 << 20;
 /**
- * Pieces of one message. Each costs more than its bytes. Servers send messages whole. Our choice.
+ * Maximum pieces of one message. Each piece costs memory beyond its bytes. Servers send messages
+ * whole. Our choice.
  */
 const PIECES_MAX = 4096;
-/** Pings get no answer while so many bytes are unsent: the node may be hostile. Our choice. */
+/** Pings get no answer if this many bytes are unsent: the node may be hostile. Our choice. */
 const UNSENT_MAX = 64 << 10;
 /** How long the close frame may take. Our choice. */
 const LEAVING_MS = 1000;
@@ -19,11 +20,11 @@ const CLOSE_NORMAL = 1000;
 
 export interface Handshake {
   readonly headers: Readonly<Record<string, string>>;
-  /** What the server must answer in `sec-websocket-accept`. */
+  /** The expected value of `sec-websocket-accept` in the answer. */
   readonly accept: string;
 }
 
-/** What a request says that asks for one of these protocols; each handshake is another one. */
+/** Headers that request one of these protocols. Each handshake has a new key. */
 export function handshakeFor(protocols: readonly string[]): Handshake {
   const key = randomBytes(16).toString('base64');
   return {
@@ -68,7 +69,7 @@ export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<
   try {
     const parts = socket[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
     for (let bytes = head; ;) {
-      // What came whole before a broken frame counts.
+      // Messages received before a broken frame count.
       const failed = await read(bytes).catch((error: unknown) => ({ error }));
       yield* messages.splice(0);
       if (failed) throw failed.error;
@@ -81,11 +82,11 @@ export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<
     if (cause instanceof CodedError) throw cause;
     throw broken(cause instanceof Error ? cause.message : String(cause), cause);
   } finally {
-    // What comes now is of no interest, nor that the other side has gone first.
+    // Ignore further data, and errors because the other side closed first.
     socket.on('error', () => undefined);
     if (!socket.writable) socket.destroy();
     else {
-      // The other side may read nothing any more.
+      // The other side may have stopped reading.
       const late = setTimeout(() => void socket.destroy(), LEAVING_MS);
       socket.on('close', () => {
         clearTimeout(late);

@@ -1,11 +1,11 @@
-/** The parts of `ws` that work on a connection which is upgraded already. They have no types. */
+/** The parts of `ws` for a connection that is already upgraded. They have no types. */
 declare module 'ws' {
   import type { Duplex, Writable } from 'node:stream';
 
   export interface ReceiverOptions {
-    /** Bytes of a message. */
+    /** Maximum bytes of a message. */
     readonly maxPayload: number;
-    /** Pieces of a message. */
+    /** Maximum pieces of a message. */
     readonly maxFragments: number;
     readonly skipUTF8Validation: boolean;
   }

@@ -2,11 +2,11 @@ import { isCode, type Logger, messageOf, retryOf } from '../../base/index.ts';
 import { WorkQueue } from '../queue/work-queue.ts';
 
 export interface Result {
-  /** Look again after this long, whatever happens in between. */
+  /** Reconcile again after this time, whatever happens in between. */
   readonly requeueAfterMs?: number | undefined;
   /**
-   * What was begun goes on beside, and is looked at again when it has ended: whether it fails again
-   * is not known yet.
+   * The work continues in the background, and its end triggers another reconcile. Its failures so
+   * far still count.
    */
   readonly isUnderWay?: boolean;
 }
@@ -15,7 +15,7 @@ export interface ControllerOptions {
   readonly name: string;
   readonly workers: number;
   readonly logger: Logger;
-  /** Looks at what is there now and does what is due; running it twice changes nothing. */
+  /** Reads the current state and acts on it. Running it twice changes nothing. */
   readonly reconcile: (key: string, signal: AbortSignal) => Promise<Result | undefined>;
 }
 
@@ -24,8 +24,8 @@ const BACKOFF_MAX_MS = 30_000;
 const REFUSED_MS = 60_000;
 
 /**
- * Reconciles one kind: a bounded number at once, one key never twice at once, failures with
- * backoff.
+ * Reconciles one kind: at most `workers` keys at once, each key once at a time, failures with
+ * back-off.
  */
 export class Controller {
   readonly queue = new WorkQueue({
@@ -38,7 +38,7 @@ export class Controller {
     this.#options = options;
   }
 
-  /** Runs until aborted; what is under way then ends by its own look at the signal. */
+  /** Runs until the signal aborts. Running reconciles end through the signal. */
   async run(signal: AbortSignal): Promise<void> {
     const close = (): void => {
       this.queue.close();
@@ -68,10 +68,10 @@ export class Controller {
     const { logger, name } = this.#options;
     const fields = { controller: name, key, error: messageOf(error) };
     if (isCode(error, 'KUBE_CONFLICT')) {
-      // Somebody else wrote: the change comes through the watch.
+      // A concurrent write: the watch delivers the change.
       logger.debug(fields, 'conflict; reconciling again');
     } else if (retryOf(error) === 'never') {
-      // A missing right may still be granted, but nothing may wait forever.
+      // A missing right may still be granted, so retry, but slowly.
       logger.error(fields, 'reconcile failed; trying again in a minute');
       this.queue.addAfter(key, REFUSED_MS);
       return;

@@ -18,7 +18,7 @@ export interface EventRecorderOptions {
   /** `source.component`. */
   readonly component: string;
   readonly host: string;
-  /** On each of its Events. */
+  /** Set on each Event. */
   readonly annotations?: Readonly<Record<string, string>>;
 }
 
@@ -26,7 +26,7 @@ const MESSAGE_BYTES_MAX = 1024;
 const KEPT_MAX = 256;
 const ATTEMPTS_MAX = 5;
 const FIRST_DELAY_MS = 500;
-/** Events that wait to be written; what is more is not told of. */
+/** Maximum number of Events in the queue. Above that, Events are dropped. */
 const WAITING_MAX = 256;
 const FLUSH_MS = 10_000;
 
@@ -41,10 +41,10 @@ interface Waiting {
 }
 
 /**
- * Events about objects, one per object and reason: the first is created, later ones raise its count
- * and replace the message, as client-go's recorder does with what Velero sets. In order; never a
- * failure of its caller. Of those that wait while the API server is slow or away, each object and
- * reason has one, with the last message.
+ * Records Events, one per object and reason. The first is created; later ones raise its count and
+ * replace the message, as in client-go's recorder with Velero's settings. Keeps the order and never
+ * fails its caller. While the API server is slow or away, the queue holds the last message for each
+ * object and reason.
  */
 export class EventRecorder {
   readonly #options: EventRecorderOptions;
@@ -67,8 +67,7 @@ export class EventRecorder {
     const key = `${object.metadata.uid} ${reason}`;
     const before = this.#waiting.get(key);
     if (!before && this.#waiting.size >= WAITING_MAX) this.#makeRoom();
-    // Behind what was recorded since: a message that is told late must not be told before what came
-    // before it.
+    // Move it to the end, so that the messages stay in order.
     this.#waiting.delete(key);
     const times = (before?.times ?? 0) + 1;
     this.#waiting.set(key, { key, object, reason, message, type, times });
@@ -76,8 +75,8 @@ export class EventRecorder {
   }
 
   /**
-   * Resolves when all that was recorded is written or given up, or the time is over: what is left
-   * then is never told.
+   * Resolves when all Events are written or given up, or at the time limit. Events left then are
+   * lost.
    */
   async flush(timeoutMs = FLUSH_MS): Promise<void> {
     let timer: NodeJS.Timeout | undefined;
@@ -91,7 +90,7 @@ export class EventRecorder {
     if (left > 0) this.#options.logger.warn({ left }, 'some events were not written');
   }
 
-  /** The oldest goes that tells of no trouble. */
+  /** Drops the oldest Normal event, or else the oldest one. */
   #makeRoom(): void {
     const all = [...this.#waiting.values()];
     const oldest = all.find(({ type }) => type === 'Normal') ?? all[0];
@@ -105,7 +104,7 @@ export class EventRecorder {
   }
 
   async #writeAll(): Promise<void> {
-    // Also so that `#writing` is set before it is unset.
+    // Ensures that `#writing` is set before it is unset.
     await Promise.resolve();
     for (;;) {
       const [next] = this.#waiting.values();
@@ -125,7 +124,7 @@ export class EventRecorder {
         const { logger } = this.#options;
         const newer = this.#waiting.get(event.key);
         if (newer) {
-          // What was recorded meanwhile says more, and counts for both.
+          // The newer message replaces the failed one and counts for both.
           this.#waiting.set(event.key, { ...newer, times: newer.times + event.times });
           return;
         }
@@ -173,7 +172,7 @@ export class EventRecorder {
       source: { component, host },
     };
     await client.create(EVENTS, event);
-    // What is forgotten is written as a new event the next time.
+    // A forgotten Event is created again next time.
     if (this.#known.size >= KEPT_MAX) this.#known.clear();
     this.#known.set(key, { name, count: times });
   }

@@ -12,24 +12,21 @@ import {
 
 export interface DiscoveryOptions {
   /**
-   * Velero's feature `EnableAPIGroupVersions`: every version of a resource, not only the preferred
+   * Velero's feature `EnableAPIGroupVersions`: all versions of a resource, not only the preferred
    * one.
    */
   readonly hasAllVersions?: boolean;
   readonly logger?: Logger;
 }
 
-/** What `/version` says. */
+/** The answer of `/version`. */
 export interface ServerVersion {
   readonly major: string;
   readonly minor: string;
   readonly gitVersion: string;
 }
 
-/**
- * Without one of these verbs nothing can be backed up and restored. Velero:
- * pkg/discovery/helper.go, filterByVerbs.
- */
+/** Verbs that backup and restore need. Velero: pkg/discovery/helper.go, filterByVerbs. */
 const NEEDED_VERBS = ['list', 'create', 'get', 'delete'];
 
 interface Snapshot {
@@ -40,9 +37,9 @@ interface Snapshot {
 }
 
 /**
- * What an API server serves, as far as it can be backed up, kept from one {@link Discovery.refresh}
- * to the next. Which versions are taken and in which order is Velero's rule
- * (pkg/discovery/helper.go), except that resources of a group keep the order of the server.
+ * The resources of an API server that can be backed up. They change only in {@link
+ * Discovery.refresh}. Versions and their order follow Velero (pkg/discovery/helper.go), but
+ * resources of a group keep the order of the server.
  */
 export class Discovery {
   readonly #client: Pick<KubeClient, 'raw'>;
@@ -58,7 +55,7 @@ export class Discovery {
     this.#now = now;
   }
 
-  /** Asks for everything once. Throws the `KUBE_*` errors when the API server does not answer. */
+  /** Loads everything once. Throws the `KUBE_*` errors if the API server does not answer. */
   static async open(
     client: Pick<KubeClient, 'raw'>,
     options: DiscoveryOptions & CallOptions = {},
@@ -69,12 +66,12 @@ export class Discovery {
     return new Discovery(client, options, now);
   }
 
-  /** Groups with what can be backed up of them: the core group first, `extensions` last. */
+  /** Groups with their resources that can be backed up: the core group first, `extensions` last. */
   get lists(): readonly ServedVersion[] {
     return this.#now.lists;
   }
 
-  /** Groups whose own servers did not answer; what they serve is in no list. */
+  /** Groups whose servers did not answer. Their resources are in no list. */
   get failures(): readonly DiscoveryFailure[] {
     return this.#now.failures;
   }
@@ -84,22 +81,22 @@ export class Discovery {
   }
 
   /**
-   * The resource that a user means: by plural, singular, kind or short name, with or without (the
-   * beginning of) its group, as `deployments.apps`. Its version is the preferred one. Undefined
-   * where there is none that can be backed up.
+   * Finds a resource by plural, singular, kind or short name. The name may end in the group or a
+   * prefix of it, such as `deployments.apps`. Returns the preferred version. Undefined if no such
+   * resource can be backed up.
    */
   find(name: string): ServedResource | undefined {
     return this.#now.names.find(name);
   }
 
-  /** As {@link find}, by the parts of an identifier. */
+  /** Like {@link find}, by the parts of an identifier. */
   findIn(group: string, resource: string): ServedResource | undefined {
     return this.#now.names.findIn(group, resource);
   }
 
   /**
-   * Asks again. Calls at the same time are one; when it fails the earlier state stays. Throws the
-   * `KUBE_*` errors. The signal of the first of several callers ends it for all.
+   * Loads everything again. Concurrent calls share one load, and the first caller's signal ends it
+   * for all. After a failure the earlier state stays. Throws the `KUBE_*` errors.
    */
   refresh(options: CallOptions = {}): Promise<void> {
     this.#refreshing ??= load(this.#client, this.#hasAllVersions, options)
@@ -116,8 +113,8 @@ export class Discovery {
   }
 
   /**
-   * Refreshes every so often until the signal ends it. A failure is logged, and the next turn tries
-   * again.
+   * Refreshes at an interval until the signal aborts. Failures are logged, and the next turn
+   * retries.
    */
   async keepFresh(intervalMs: number, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
@@ -170,8 +167,8 @@ async function load(
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');
 
 /**
- * One version of each resource: the preferred one of its group where that has it, else the first
- * that has. client-go: discovery/discovery_client.go, ServerPreferredResources.
+ * One version of each resource: the preferred version of its group, or the first if that lacks the
+ * resource. Source: client-go, discovery/discovery_client.go, ServerPreferredResources.
  */
 function listsOf({ groups }: Served, hasAllVersions: boolean): ServedVersion[] {
   const lists = groups.flatMap(({ preferredVersion, versions }) => {

@@ -1,19 +1,19 @@
 import type { Served, ServedResource, ServedVersion } from './served.ts';
 
 /**
- * Finds resources by what people call them, as Velero's discovery helper does: kubectl's short
- * names first, then client-go's REST mapper (restmapper/discovery.go; api/meta/restmapper.go and
- * priority.go).
+ * Finds resources by the names that people use, like Velero's discovery helper. Short names of
+ * kubectl come first, then the rules of client-go's REST mapper. Sources: restmapper/discovery.go,
+ * api/meta/restmapper.go, priority.go.
  */
 export class ResourceNames {
-  /** All that is served, those that are preferred first. */
+  /** All served resources, the preferred versions first. */
   readonly #ranked: readonly ServedResource[];
   readonly #lists: readonly ServedVersion[];
   readonly #kept = new Map<string, ServedResource>();
   readonly #found = new Map<string, ServedResource | undefined>();
 
   /**
-   * `lists`: what can be backed up; only of these something is found, and only their short names
+   * `lists`: the resources that can be backed up. Only these are found, and only their short names
    * count.
    */
   constructor({ groups }: Pick<Served, 'groups'>, lists: readonly ServedVersion[]) {
@@ -38,15 +38,15 @@ export class ResourceNames {
     const key = `${resource}.${group}`;
     if (this.#found.has(key)) return this.#found.get(key);
     const found = this.#look(group, resource);
-    // What users may write is endless, what is served is not.
+    // Users may write any number of names, so the cache is limited.
     if (this.#found.size < NAMES_MAX) this.#found.set(key, found);
     return found;
   }
 
   #look(group: string, name: string): ServedResource | undefined {
     const resource = this.#longName(group, name).toLowerCase();
-    // Within a group its whole name and its beginning count the same, since each version of a group
-    // is a mapper of its own.
+    // A full group name and its prefix rank the same, because each version of a group is a mapper
+    // of its own.
     const meant = this.#ranked.find(
       (each) =>
         (each.plural === resource || each.singular === resource) && each.group.startsWith(group),
@@ -55,8 +55,7 @@ export class ResourceNames {
   }
 
   /**
-   * What a short name stands for. Velero:
-   * third_party/kubernetes/pkg/kubectl/cmd/util/shortcut_expander.go.
+   * Expands a short name. Velero: third_party/kubernetes/pkg/kubectl/cmd/util/shortcut_expander.go.
    */
   #longName(group: string, name: string): string {
     const matches = [
@@ -75,7 +74,7 @@ export class ResourceNames {
   }
 }
 
-/** Names that are remembered. Our choice: clusters have a few thousand resources. */
+/** Maximum size of the cache of names. Our choice: clusters have a few thousand resources. */
 const NAMES_MAX = 10_000;
 
 const keyOf = ({ group, version, plural }: ServedResource): string =>

@@ -5,9 +5,9 @@ import type { CallOptions, KubeClient } from '../client/client.ts';
 import { isStoreAway } from '../client/answers.ts';
 import { isPassing } from '../client/errors.ts';
 
-/** A resource as a server says that it serves it. */
+/** A resource that a server reports. */
 export interface ServedResource extends Resource<KubeObject> {
-  /** In lower case; where a server says nothing, the kind. */
+  /** In lower case. If the server sends none, the kind. */
   readonly singular: string;
   readonly shortNames: readonly string[];
   readonly verbs: readonly string[];
@@ -24,33 +24,33 @@ export interface ServedGroup {
   /** `''` for the core group. */
   readonly name: string;
   readonly preferredVersion: string;
-  /** In the order of the server, without those that it could not tell about. */
+  /** In the order of the server, without versions that failed. */
   readonly versions: readonly ServedVersion[];
 }
 
-/** A version of a group that is registered, and whose server does not answer. */
+/** A registered version of a group whose server does not answer. */
 export interface DiscoveryFailure {
-  /** Such as `metrics.k8s.io/v1beta1`; `/apis` where the list of all groups is refused. */
+  /** For example `metrics.k8s.io/v1beta1`; `/apis` if the list of all groups is refused. */
   readonly groupVersion: string;
   readonly reason: string;
 }
 
 export interface Served {
-  /** The core group first, then as the server lists them. */
+  /** The core group first, then in the order of the server. */
   readonly groups: readonly ServedGroup[];
   readonly failures: readonly DiscoveryFailure[];
 }
 
 /**
- * All groups in one answer (KEP-3352), in the two versions that there are; servers older than 1.26
- * answer with the plain list.
+ * All groups in one answer (KEP-3352), in its two versions. Servers older than 1.26 answer with the
+ * plain list.
  */
 const AGGREGATED = ['v2', 'v2beta1']
   .map((version) => `application/json;g=apidiscovery.k8s.io;v=${version};as=APIGroupDiscoveryList`)
   .concat('application/json')
   .join(',');
 /**
- * Requests at once where each version of a group is asked for. Our choice: a server of this age has
+ * Concurrent requests if each version of a group is requested. Our choice: a server of this age has
  * about 40.
  */
 const REQUESTS_MAX = 8;
@@ -105,8 +105,8 @@ interface PlainResource {
 }
 
 /**
- * Asks a server for all that it serves. A group whose own server does not answer is a failure in
- * the result. Throws the `KUBE_*` errors where the API server itself does not answer.
+ * Loads all resources that a server serves. A group whose own server does not answer is a failure
+ * in the result. Throws the `KUBE_*` errors if the API server itself does not answer.
  */
 export async function loadServed(
   client: Pick<KubeClient, 'raw'>,
@@ -127,8 +127,7 @@ async function loadRoot(
   const answer = (await client
     .raw({ method: 'GET', path, accept: AGGREGATED, signal: options.signal })
     .catch((error: unknown) => {
-      // client-go: discovery/discovery_client.go does without what it may not see, and says
-      // nothing.
+      // client-go (discovery/discovery_client.go) skips forbidden lists silently.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
       failures.push({ groupVersion: path, reason: messageOf(error) });
       return {};
@@ -146,8 +145,7 @@ function aggregatedGroups(list: AggregatedList, failures: DiscoveryFailure[]): S
     const name = item.metadata?.name ?? '';
     const versions = (item.versions ?? []).flatMap((said) => {
       const { version = '', freshness } = said;
-      // The aggregator repeats what it knew before, which may be nothing, and client-go takes none
-      // of it either.
+      // The aggregator repeats an old answer, which may be empty. client-go ignores it too.
       if (freshness === 'Stale') {
         const reason = 'the server of this group does not answer';
         failures.push({ groupVersion: groupVersionOf(name, version), reason });
@@ -165,7 +163,7 @@ function aggregatedGroups(list: AggregatedList, failures: DiscoveryFailure[]): S
       );
       return [{ group: name, version, resources }];
     });
-    // The first is the preferred one, as the API says.
+    // The API puts the preferred version first.
     return { name, preferredVersion: item.versions?.[0]?.version ?? '', versions };
   });
 }
@@ -222,9 +220,8 @@ async function plainGroups(
 }
 
 /**
- * Whether it is the API server itself that does not answer: it cannot be reached, is busy, or has
- * no word about what it serves without anybody's help. Taken for a group that is away, it would be
- * a backup without all that is in the group.
+ * Whether the API server itself does not answer: it cannot be reached, is busy, or lost its store.
+ * If this counted as a group that is away, a backup would lack all resources of the group.
  */
 const isOfServer = (error: unknown, group: string): boolean =>
   isPassing(error) &&
@@ -245,7 +242,7 @@ interface Said {
   readonly shortNames: readonly string[] | null | undefined;
 }
 
-/** One, or none where it is a subresource or has no name. */
+/** Empty for a subresource, or a resource without a name. */
 function served(group: string, version: string, said: Said): ServedResource[] {
   const { plural = '', kind = '', namespaced, singular = '', verbs, shortNames } = said;
   if (plural === '' || kind === '' || plural.includes('/')) return [];

@@ -16,49 +16,49 @@ import type { KubeClient } from '../client/client.ts';
 
 export interface ElectionOptions {
   readonly client: KubeClient;
-  /** This process's own. What counts is how much time passes, not what time it is. */
+  /** This process's own clock. Only elapsed time counts. */
   readonly clock: Clock;
   readonly logger: Logger;
   readonly namespace: string;
-  /** Of the Lease. */
+  /** Name of the Lease. */
   readonly name: string;
-  /** Of this process, and of no other one, earlier ones of the same pod included. */
+  /** Unique to this process: earlier processes of the same pod have another one. */
   readonly identity: string;
   readonly timing?: Partial<ElectionTiming> | undefined;
 }
 
 export interface ElectionTiming {
-  /** Others leave the Lease alone for so long after the last change that they saw of it. */
+  /** Other processes wait this long after the last change of the Lease that they saw. */
   readonly leaseMs: number;
   /**
-   * A leader that could not renew for so long stops. The rest of the Lease is its time to do so.
+   * A leader that could not renew for this long stops. The rest of the Lease is its time to do so.
    */
   readonly renewMs: number;
-  /** Between two looks. */
+  /** Pause between two attempts. */
   readonly retryMs: number;
 }
 
-/** client-go: tools/leaderelection; the same as Kubernetes' own controllers. */
+/** client-go: tools/leaderelection. Kubernetes' own controllers use the same values. */
 const TIMING: ElectionTiming = { leaseMs: 15_000, renewMs: 10_000, retryMs: 2000 };
 /**
- * For work to end after the leadership was lost. Nothing is written by then, but a process that
- * hangs is of no use. Our choice.
+ * Time for work to end after the leadership was lost. Writes are refused by then, but a process
+ * that hangs must end. Our choice.
  */
 const STOP_MS = 60_000;
 const RELEASE_MS = 5000;
 const MICROSECOND_NS = 1000n;
 
 /**
- * One of several processes leads, by a Lease (coordination.k8s.io/v1). The leader counts from
- * before the request that renewed its Lease, by whichever of its clocks ran further: one that was
- * suspended, or cut off, knows before its next write that it leads no more. The others count from
- * when they saw the Lease change, by their monotonic clock only, so that no step of a wall clock
- * makes them take it early. Rates of clocks may differ by a third.
+ * Elects one leader among several processes by a Lease (coordination.k8s.io/v1). The leader counts
+ * from before the request that renewed the Lease, by whichever of its clocks ran further. After a
+ * pause or a network cut it knows before its next write that it lost the lead. The others count
+ * from the change of the Lease that they saw, by their monotonic clock only. A step of a wall clock
+ * cannot make them take it early. Rates of clocks may differ by a third.
  */
 export class LeaderElection {
   readonly #options: ElectionOptions;
   readonly #timing: ElectionTiming;
-  /** Since before the request that acquired or renewed. */
+  /** Started before the request that acquired or renewed the Lease. */
   #renewed: Stopwatch | undefined;
   #seen: { version: string; atNs: Nanoseconds } | undefined;
   #holder: string | undefined;
@@ -73,25 +73,28 @@ export class LeaderElection {
     return this.#leftMs > 0;
   }
 
-  /** Who led when the Lease was last read; undefined where nobody did. */
+  /** The leader at the last read of the Lease; undefined if there was none. */
   get holder(): string | undefined {
     return this.#holder;
   }
 
-  /** Why nothing is known of the Lease; undefined while all is well. */
+  /** Why the Lease cannot be read or written; undefined if it can. */
   get failure(): string | undefined {
     return this.#failure;
   }
 
   /**
-   * Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` while nobody
-   * else can lead yet.
+   * Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` if no other
+   * process can lead yet.
    */
   assertLeading(): void {
     if (!this.isLeading) throw lost(this.#isVacant);
   }
 
-  /** For as long as others wait for a renewal: time to put right what must not be left as it is. */
+  /**
+   * True as long as the other processes wait for a renewal. In this time, unfinished writes can be
+   * repaired.
+   */
   get #isVacant(): boolean {
     const { leaseMs } = this.#timing;
     return this.#renewed !== undefined && this.#renewed.elapsedNs < BigInt(leaseMs) * 1_000_000n;
@@ -103,9 +106,9 @@ export class LeaderElection {
   }
 
   /**
-   * Runs until it is aborted: whenever this process leads, `lead` runs, and its signal is aborted
-   * when the leadership is lost. It must end then, and is called again when this process leads once
-   * more. Its own errors end the run. Throws `LEADERSHIP_STUCK`.
+   * Runs until the signal aborts. Calls `lead` each time this process gets the lead. The signal of
+   * `lead` aborts when the lead is lost, and `lead` must end then. Its own errors end the run.
+   * Throws `LEADERSHIP_STUCK`.
    */
   async run(lead: (signal: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
     const { logger, identity } = this.#options;
@@ -134,7 +137,7 @@ export class LeaderElection {
     try {
       await Promise.race([work, this.#stuck(abort.signal)]);
     } catch (error) {
-      // Work that ends by the abort may say so.
+      // Work that ends by the abort may throw its reason.
       const isEnd = abort.signal.aborted && !isCode(error, 'LEADERSHIP_STUCK');
       if (!isEnd && !isCode(error, 'LEADERSHIP_LOST')) throw error;
     } finally {
@@ -144,7 +147,7 @@ export class LeaderElection {
     }
   }
 
-  /** Rejects when work goes on long after its end. */
+  /** Rejects if work continues long after its abort. */
   async #stuck(signal: AbortSignal): Promise<never> {
     await new Promise((resolve) => {
       signal.addEventListener('abort', resolve, { once: true });
@@ -154,7 +157,7 @@ export class LeaderElection {
     throw new CodedError('LEADERSHIP_STUCK', text);
   }
 
-  /** Resolves when this process leads, or is aborted. */
+  /** Resolves when this process leads, or the signal aborts. */
   async #acquire(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
@@ -187,20 +190,20 @@ export class LeaderElection {
   }
 
   #note(error: unknown): void {
-    // Somebody else wrote first; the next look says who.
+    // A concurrent write: the next read shows the holder.
     if (isCode(error, 'KUBE_CONFLICT', 'KUBE_ALREADY_EXISTS')) return;
     this.#failure = messageOf(error);
     this.#options.logger.warn({ error: this.#failure }, 'the Lease could not be read or written');
   }
 
-  /** At least once before the leadership is over. */
+  /** Wakes up at least once before the lead ends. */
   async #pause(signal: AbortSignal, leftMs = Infinity): Promise<void> {
     const { retryMs } = this.#timing;
     const ms = Math.max(0, Math.min(retryMs * (0.8 + Math.random() * 0.4), leftMs));
     await sleep(ms, undefined, { signal }).catch(() => undefined);
   }
 
-  /** Takes or renews the Lease where it may; false where another process holds it. */
+  /** Takes or renews the Lease if allowed; false if another process holds it. */
   async #tryOnce(signal: AbortSignal): Promise<boolean> {
     const { client, namespace, name, identity } = this.#options;
     const started = new Stopwatch(this.#options.clock);
@@ -221,8 +224,8 @@ export class LeaderElection {
       this.#renewed = undefined;
       return false;
     }
-    // With the version that was read: of several who take it, one does.
-    // Servers before this version created it without the label.
+    // The version that was read is in the request, so only one of several processes succeeds.
+    // Servers before this version created the Lease without the label.
     const labels = { ...lease.metadata.labels, ...NOT_IN_BACKUPS };
     const metadata = { ...lease.metadata, labels };
     await client.replace(LEASES, { ...lease, metadata, spec: this.#spec(lease) }, { signal });
@@ -236,7 +239,7 @@ export class LeaderElection {
     this.#seen = undefined;
   }
 
-  /** Whether nobody has changed it for as long as it holds, as seen from here. */
+  /** Whether the Lease did not change for its duration, as seen by this process. */
   #isExpired({ metadata, spec }: Lease): boolean {
     const now = this.#options.clock.monotonicNs?.() ?? this.#options.clock.nowNs();
     if (this.#seen?.version !== metadata.resourceVersion) {
@@ -262,7 +265,7 @@ export class LeaderElection {
     };
   }
 
-  /** So that the next one need not wait. It only saves time, and may fail. */
+  /** Lets the next leader start at once. May fail, because it only saves time. */
   async #release(): Promise<void> {
     if (!this.isLeading) return;
     this.#renewed = undefined;
@@ -289,7 +292,7 @@ const lost = (isVacant = false): CodedError =>
     },
   );
 
-/** As Kubernetes wants it: always six digits of fraction. */
+/** Kubernetes requires six digits of fraction. */
 function microTime(ns: Nanoseconds): string {
   const fraction = (ns / MICROSECOND_NS) % 1_000_000n;
   return `${formatGoTime(ns - (ns % 1_000_000_000n)).slice(0, 19)}.${String(fraction).padStart(6, '0')}Z`;

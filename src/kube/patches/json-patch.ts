@@ -6,24 +6,24 @@ export interface PatchOperation {
   readonly op: string;
   readonly path: string;
   readonly from?: string | undefined;
-  /** What is not there counts as null. */
+  /** A missing value counts as null. */
   readonly value?: unknown;
 }
 
-/** A step that cannot be done. */
+/** The step cannot be executed. */
 export const PATCH_FAILED = 'PATCH_FAILED';
-/** A `test` that found another value. */
+/** A `test` found another value. */
 export const PATCH_TEST_FAILED = 'PATCH_TEST_FAILED';
-/** A step whose place is not there. */
+/** The path of the step does not exist. */
 export const PATCH_PLACE_MISSING = 'PATCH_PLACE_MISSING';
 
 /**
- * Does all steps one after the other, and returns a new document; the old one is not changed, and
- * parts that stay are shared. Throws `PATCH_TEST_FAILED`, `PATCH_PLACE_MISSING` or `PATCH_FAILED`
- * with the words of the library that kube-apiserver and Velero use (github.com/evanphx/json-patch
- * v5.9.11). Like it, and unlike the RFC, it takes -1 for the last place of a list. It reads the
- * path `/` as the field without a name, which the library does not. fast-json-patch is not used: it
- * copies by JSON.stringify, so that long numbers are lost.
+ * Applies all steps in order and returns a new document, which shares unchanged parts with the old
+ * one. Throws `PATCH_TEST_FAILED`, `PATCH_PLACE_MISSING` or `PATCH_FAILED`, with the messages of
+ * github.com/evanphx/json-patch v5.9.11, which kube-apiserver and Velero use. Like that library,
+ * and unlike the RFC, -1 means the last place of a list. Unlike the library, the path `/` means the
+ * field with an empty name. The package fast-json-patch is not used: it copies by JSON.stringify
+ * and loses long numbers.
  */
 export function applyJsonPatch(document: unknown, operations: readonly PatchOperation[]): unknown {
   return operations.reduce((current, operation) => step(current, operation), document);
@@ -57,7 +57,7 @@ function step(document: unknown, { op, path, from = '', value = null }: PatchOpe
 
 interface Words {
   readonly noPlace: string;
-  /** Before what is wrong with the last part of the path. */
+  /** Prefix of messages about the last part of the path. */
   readonly failed: string;
 }
 
@@ -67,7 +67,7 @@ const BAD_INDEX = 'invalid index referenced';
 const missing = (message: string): CodedError => new CodedError(PATCH_PLACE_MISSING, message);
 const failed = (message: string): CodedError => new CodedError(PATCH_FAILED, message);
 
-/** The parts of a path; undefined for one that does not begin with a slash. */
+/** The parts of a path; undefined if the path does not start with a slash. */
 function partsOf(path: string): string[] | undefined {
   if (path === '') return [];
   if (!path.startsWith('/')) return undefined;
@@ -92,7 +92,7 @@ function childOf(container: unknown, key: string): Found {
 
 type Place = { readonly index: number } | { readonly problem: string; readonly isMissing: boolean };
 
-/** The place of an element; -1 is the last of `length`. */
+/** The index of an element; -1 is the last of `length`. */
 function indexOf(key: string, length: number): Place {
   const isNumber = /^[-+]?\d+$/.test(key);
   if (!isNumber) {
@@ -109,10 +109,7 @@ function indexOf(key: string, length: number): Place {
   return { index: index < 0 ? index + length : index };
 }
 
-/**
- * What is in a place above the last part of a path; undefined where there is nothing that has
- * parts.
- */
+/** The container at a path; undefined if it does not exist or has no parts. */
 function containerAt(document: unknown, parts: readonly string[]): unknown {
   let current = document;
   for (const part of parts) {
@@ -124,7 +121,7 @@ function containerAt(document: unknown, parts: readonly string[]): unknown {
   return isFields(current) || isList(current) ? current : undefined;
 }
 
-/** The document with another container in a place that is there. */
+/** The document with another container at an existing path. */
 function withContainer(document: unknown, parts: readonly string[], container: unknown): unknown {
   const [part, ...rest] = parts;
   if (part === undefined) return container;
@@ -136,7 +133,7 @@ function withContainer(document: unknown, parts: readonly string[], container: u
   return 'index' in at ? list.with(at.index, child) : document;
 }
 
-/** Changes the container of the last part of a path. */
+/** Changes the container that holds the last part of a path. */
 function change(
   document: unknown,
   path: string,
@@ -217,7 +214,7 @@ function test(document: unknown, path: string, value: unknown): void {
   throw new CodedError(PATCH_TEST_FAILED, `testing value ${path} failed: test failed`);
 }
 
-/** The value in a place that must be there. */
+/** The value at a path that must exist. */
 function valueAt(document: unknown, path: string, words: Words): unknown {
   if (path === '') return document;
   const parts = partsOf(path);

@@ -1,10 +1,10 @@
 import { lookup } from '../../base/index.ts';
-/** How one field of a type is merged, where that is not as of any field. */
+/** How one field of a type is merged, if it has a special rule. */
 export interface FieldRule {
-  /** Of a list: its elements are merged, objects by the value of `key`. */
+  /** Lists only: elements are merged, objects by the value of `key`. */
   readonly isMerged?: boolean;
   readonly key?: string;
-  /** Of an object: the new one takes its place. */
+  /** Objects only: the new object replaces the old one. */
   readonly isReplaced?: boolean;
   /** Rules of the fields inside. */
   readonly type?: TypeRules;
@@ -16,7 +16,7 @@ export interface TypeRules {
 
 export const NO_RULES: TypeRules = Object.freeze({});
 
-/** Merged by a key, with what is in the elements. */
+/** Merged by a key, with rules for the elements. */
 const by = (key: string, type?: TypeRules): FieldRule => ({
   isMerged: true,
   key,
@@ -28,8 +28,9 @@ const REPLACED: FieldRule = { isReplaced: true };
 const inside = (type: TypeRules): FieldRule => ({ type });
 
 /*
- * The struct tags patchStrategy and patchMergeKey of k8s.io/api v0.33; a test compares them with what the Go program restore-step-answers reads out
- * of the types. Where versions of a kind differ, the newest counts: PodDisruptionBudget is the only one.
+ * The struct tags patchStrategy and patchMergeKey of k8s.io/api v0.33. A test compares them with
+ * the output of the Go program restore-step-answers. If versions of a kind differ, the newest
+ * counts: only PodDisruptionBudget does.
  */
 const META: TypeRules = { finalizers: MERGED, ownerReferences: by('uid') };
 const CONDITIONS: TypeRules = { conditions: by('type') };
@@ -75,7 +76,7 @@ const WEBHOOKS: TypeRules = { webhooks: by('name', { matchConditions: by('name')
 const WITH_PODS: TypeRules = { spec: inside(TEMPLATE), status: inside(CONDITIONS) };
 const STATUS: TypeRules = { status: inside(CONDITIONS) };
 
-/** What the kinds have beside their metadata. */
+/** Rules of the kinds beside their metadata. */
 const KINDS: Readonly<Record<string, TypeRules>> = {
   ComponentStatus: CONDITIONS,
   CronJob: {
@@ -118,7 +119,7 @@ const KINDS: Readonly<Record<string, TypeRules>> = {
   ValidatingWebhookConfiguration: WEBHOOKS,
 };
 
-/** Every kind that has Go types, by its group. */
+/** All kinds with Go types, by group. */
 const GROUPS: Readonly<Record<string, string>> = {
   '': 'Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod PodStatusResult PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service ServiceAccount',
   'admissionregistration.k8s.io':
@@ -148,7 +149,7 @@ const GROUPS: Readonly<Record<string, string>> = {
   'storagemigration.k8s.io': 'StorageVersionMigration',
 };
 
-/** How fields of a kind are merged; undefined for one that is not Kubernetes' own. */
+/** The merge rules of a kind; undefined if the kind is not Kubernetes' own. */
 export function typeOfKind(apiVersion: string, kind: string): TypeRules | undefined {
   const group = apiVersion.includes('/') ? apiVersion.slice(0, apiVersion.indexOf('/')) : '';
   const kinds = lookup(GROUPS, group);

@@ -2,9 +2,9 @@ import { define, lookup } from '../../base/index.ts';
 import { isFields, isList, isSame } from './values.ts';
 
 /**
- * A JSON merge patch (RFC 7386) as the library applies it that kube-apiserver and Velero use
- * (github.com/evanphx/json-patch v5.9.11, MergePatch): nulls remove fields, also those of objects
- * that stand in new lists. The document is not changed; parts that stay are shared.
+ * Applies a JSON merge patch (RFC 7386) like github.com/evanphx/json-patch v5.9.11 (MergePatch),
+ * which kube-apiserver and Velero use. Nulls remove fields, also in objects of new lists. The
+ * document is not changed; the result shares its unchanged parts.
  */
 export function applyMergePatch(document: unknown, patch: unknown): unknown {
   if (patch === null || (!isFields(patch) && !isList(patch))) return patch;
@@ -21,13 +21,13 @@ function merged(
     const current = lookup(document, key) ?? null;
     if (value === null) delete result[key];
     else if (!isFields(current)) define(result, key, withoutNulls(value));
-    // A list that replaces an object is taken as it is.
+    // A list that replaces an object is copied unchanged.
     else define(result, key, isFields(value) ? merged(current, value) : value);
   }
   return result;
 }
 
-/** Without the nulls that are fields. Elements of lists that are null stay. */
+/** Removes fields that are null. Null elements of lists stay. */
 function withoutNulls(value: unknown): unknown {
   if (isList(value)) return value.map((each) => withoutNulls(each));
   if (!isFields(value)) return value;
@@ -39,8 +39,8 @@ function withoutNulls(value: unknown): unknown {
 }
 
 /**
- * The JSON merge patch (RFC 7386) that makes one document into another; undefined where they are
- * the same. What the second lacks is removed. Lists are replaced as a whole.
+ * The JSON merge patch (RFC 7386) from one document to another; undefined if they are equal.
+ * Removes missing fields and replaces whole lists.
  */
 export function createMergePatch(
   from: object,

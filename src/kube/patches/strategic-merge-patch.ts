@@ -11,12 +11,12 @@ const ORDER = '$setElementOrder';
 type List = readonly unknown[];
 
 /**
- * A strategic merge patch of an object of one of Kubernetes' own kinds, as k8s.io/apimachinery
- * v0.33 applies it (pkg/util/strategicpatch, patch.go): lists whose Go type has a merge key are
- * merged by it, others are replaced, and the directives `$patch`, `$retainKeys`,
- * `$setElementOrder/…` and `$deleteFromPrimitiveList/…` do what they say. Neither is changed.
- * Throws `PATCH_FAILED`, also for an object of another kind. Unlike there, fields that the kind
- * does not have are merged like any other.
+ * Applies a strategic merge patch to an object of one of Kubernetes' own kinds, like
+ * k8s.io/apimachinery v0.33 (pkg/util/strategicpatch, patch.go). Lists whose Go type has a merge
+ * key are merged by it; other lists are replaced. Supports the directives `$patch`, `$retainKeys`,
+ * `$setElementOrder/…` and `$deleteFromPrimitiveList/…`. Changes neither argument. Throws
+ * `PATCH_FAILED`, also for an object of another kind. Unlike there, unknown fields are merged like
+ * any other.
  */
 export function applyStrategicMergePatch(document: Fields, patch: Fields): Fields {
   const [version, kind] = [textOf(document.apiVersion), textOf(document.kind)];
@@ -81,7 +81,7 @@ function mergeField(
   } else setKept(result, key, value);
 }
 
-/** Of a directive that is not followed, nothing is kept. */
+/** Drops directives that are not followed. */
 function setKept(result: Record<string, unknown>, key: string, value: unknown): void {
   const kept = withoutDirectives(value);
   if (kept === undefined) Reflect.deleteProperty(result, key);
@@ -118,7 +118,7 @@ function keyBehind(text: string, prefix: string, problem: string): string {
   return text.slice(slash + 1);
 }
 
-/** All fields go that the list does not name; the patch may set only those. */
+/** Removes all fields that the list does not name. The patch may set only named fields. */
 function retainKeys(result: Record<string, unknown>, patch: Record<string, unknown>): void {
   if (!Object.hasOwn(patch, RETAIN_KEYS)) return;
   const names = patch[RETAIN_KEYS];
@@ -134,7 +134,7 @@ function retainKeys(result: Record<string, unknown>, patch: Record<string, unkno
   }
 }
 
-/** A list whose order the patch says: list and order are taken out of the patch. */
+/** Merges a list in the order of the patch. Removes list and order from the patch. */
 function mergeInOrder(
   result: Record<string, unknown>,
   patch: Record<string, unknown>,
@@ -169,7 +169,7 @@ function listOrThrow(value: unknown): List {
   throw bad(`expected a []interface {}, but received a ${goTypeOf(value)}`);
 }
 
-/** The patch must not have elements that the order does not name, or in another order. */
+/** The elements of the patch must be named in the order, and be in that order. */
 function checkOrder(patches: List, order: List, mergeKey: string): void {
   if (order.length === 0 || patches.length === 0) return;
   let next = 0;
@@ -250,7 +250,7 @@ function mergeElements(
   return ordered(original, plain, merged, mergeKey);
 }
 
-/** What the patch names in its order, the rest in that of the original. */
+/** The named elements in the order of the patch, the rest in the order of the original. */
 function ordered(original: List, patch: List, merged: List, mergeKey: string): List {
   const [named, others] = partition(merged, patch, mergeKey);
   return inOrder({ named, others, order: patch, before: original, mergeKey });
@@ -270,7 +270,7 @@ function placeOf(list: List, element: unknown, mergeKey: string): number {
 interface Ordering {
   readonly named: List;
   readonly others: List;
-  /** Of the patch. */
+  /** The order from the patch. */
   readonly order: List;
   /** The list before it was patched. */
   readonly before: List;
@@ -278,8 +278,8 @@ interface Ordering {
 }
 
 /**
- * Both parts keep their order; an element of the others stands before the first named one that it
- * stood before.
+ * Both parts keep their order. An unnamed element comes before the first named element that it
+ * preceded in the original list.
  */
 function inOrder({ named, others, order, before, mergeKey }: Ordering): List {
   const left = sortedBy(others, before, mergeKey);
@@ -303,7 +303,7 @@ function sortedBy(list: List, order: List, mergeKey: string): List {
     .map(({ each }) => each);
 }
 
-/** Go's way to take out what stands twice: the last element takes its place. */
+/** Removes duplicates like Go's code: the last element takes the place of the duplicate. */
 function distinct(list: List): List {
   const result = [...list];
   for (let i = 0; i < result.length - 1; i++) {
@@ -317,7 +317,7 @@ function distinct(list: List): List {
   return result;
 }
 
-/** Lists are merged of elements of one type, which is not a list. */
+/** List elements must have one type, which is not a list. */
 function elementType(...lists: readonly List[]): string {
   const types = lists.flat().map(goTypeOf);
   const [first] = types;

@@ -3,7 +3,7 @@ import { define, isExactNumber, lookup, numberText } from '../../base/index.ts';
 /** The fields of an object of JSON. */
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** Whether a value is an object of JSON. Long numbers are objects of JavaScript all the same. */
+/** Whether a value is a JSON object. Long numbers are JavaScript objects, but not JSON objects. */
 export const isFields = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value) && !isExactNumber(value);
 
@@ -14,7 +14,7 @@ const isNumber = (value: unknown): value is number | bigint | object =>
   typeof value === 'bigint' ||
   (typeof value === 'object' && value !== null && isExactNumber(value));
 
-/** A copy with one more field, or another value of one. */
+/** A copy with one field added or replaced. */
 export function withField(fields: Fields, key: string, value: unknown): Fields {
   const copy: Record<string, unknown> = { ...fields };
   define(copy, key, value);
@@ -24,7 +24,7 @@ export function withField(fields: Fields, key: string, value: unknown): Fields {
 export const withoutField = (fields: Fields, key: string): Fields =>
   Object.fromEntries(Object.entries(fields).filter(([each]) => each !== key));
 
-/** Two values of JSON: fields in any order, numbers by their digits. */
+/** Compares two JSON values: fields in any order, numbers by their digits. */
 export function isSame(a: unknown, b: unknown): boolean {
   if (isNumber(a) || isNumber(b)) {
     return isNumber(a) && isNumber(b) && numberText(a) === numberText(b);
@@ -39,7 +39,7 @@ export function isSame(a: unknown, b: unknown): boolean {
   return keys.every((key) => Object.hasOwn(b, key) && isSame(lookup(a, key), lookup(b, key)));
 }
 
-/** The kinds of values that Go tells apart in lists. */
+/** The types that Go distinguishes in lists. */
 export function goTypeOf(value: unknown): string {
   if (value === null || value === undefined) return '%!s(<nil>)';
   if (typeof value === 'string') return 'string';
@@ -48,7 +48,7 @@ export function goTypeOf(value: unknown): string {
   return isList(value) ? '[]interface {}' : 'map[string]interface {}';
 }
 
-/** As Go's `%v` shows a value, such as `map[image:nginx name:web]`. */
+/** A value in the form of Go's `%v`, such as `map[image:nginx name:web]`. */
 export function goText(value: unknown): string {
   if (value === null || value === undefined) return '<nil>';
   if (isNumber(value)) return numberText(value);

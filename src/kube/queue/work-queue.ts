@@ -1,22 +1,22 @@
 import { backoffMs } from '../../base/index.ts';
 
 export interface WorkQueueOptions {
-  /** First delay of a key that failed; doubles up to the last. */
+  /** First delay of a failed key. Doubles up to the maximum. */
   readonly backoffFirstMs: number;
   readonly backoffMaxMs: number;
   readonly random?: () => number;
 }
 
 /**
- * Keys to look at, each once however often it was added; a key that is being looked at comes back
- * afterwards. Keys that failed wait longer each time (client-go's workqueue does the same).
+ * Keys to reconcile, each at most once. A key that is added while it runs comes back afterwards.
+ * Failed keys wait longer each time, as in client-go's workqueue.
  */
 export class WorkQueue {
   readonly #options: WorkQueueOptions;
   readonly #ready: string[] = [];
   readonly #queued = new Set<string>();
   readonly #running = new Set<string>();
-  /** Added while it ran. */
+  /** Added while running. */
   readonly #again = new Set<string>();
   readonly #timers = new Map<string, { timer: NodeJS.Timeout; dueMs: number }>();
   readonly #failures = new Map<string, number>();
@@ -48,7 +48,7 @@ export class WorkQueue {
     this.#ready.push(key);
   }
 
-  /** Adds it later; of several times the first counts. */
+  /** Adds the key later. The earliest time counts. */
   addAfter(key: string, delayMs: number): void {
     if (this.#isClosed) return;
     if (delayMs <= 0) {
@@ -66,7 +66,7 @@ export class WorkQueue {
     this.#timers.set(key, { timer, dueMs });
   }
 
-  /** Adds it after a delay that grows with every call until {@link forget}. */
+  /** Adds the key after a delay that grows with every call until {@link forget}. */
   addFailed(key: string): void {
     const failures = (this.#failures.get(key) ?? 0) + 1;
     this.#failures.set(key, failures);
@@ -79,7 +79,9 @@ export class WorkQueue {
     this.#failures.delete(key);
   }
 
-  /** The next key, which {@link done} must follow; undefined when the queue is closed. */
+  /**
+   * The next key; undefined when the queue is closed. The caller must call {@link done} afterwards.
+   */
   take(): Promise<string | undefined> {
     const key = this.#ready.shift();
     if (key !== undefined) {
