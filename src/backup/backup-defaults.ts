@@ -1,7 +1,7 @@
 import type { BackupSpec } from '../kube/index.ts';
 import { goDurationNs } from './hooks/durations.ts';
 
-/** What a server is told by its flags, for Backups that say nothing. */
+/** Server flags that fill empty fields of Backups. */
 export interface BackupDefaults {
   readonly ttl: string;
   readonly csiSnapshotTimeout: string;
@@ -11,7 +11,7 @@ export interface BackupDefaults {
   readonly defaultVolumesToFsBackup: boolean;
   readonly snapshotMoveData: boolean;
   readonly storageLocation: string;
-  /** Names of VolumeSnapshotLocations by provider. */
+  /** VolumeSnapshotLocation names by provider. */
   readonly snapshotLocations: Readonly<Record<string, string>>;
 }
 
@@ -31,7 +31,7 @@ export const BACKUP_DEFAULTS: BackupDefaults = {
 const isUnset = (duration: string | undefined): boolean =>
   duration === undefined || duration === '' || goDurationNs(duration) === 0n;
 
-/** Decides what a spec leaves open, apart from its locations. */
+/** Fills the empty fields of a spec, except its locations. */
 export function setDefaults(spec: BackupSpec, defaults: BackupDefaults): void {
   for (const field of ['ttl', 'csiSnapshotTimeout', 'itemOperationTimeout'] as const) {
     if (isUnset(spec[field])) spec[field] = defaults[field];
@@ -44,7 +44,7 @@ export function setDefaults(spec: BackupSpec, defaults: BackupDefaults): void {
   spec.snapshotMoveData ??= defaults.snapshotMoveData;
 }
 
-/** Of the durations of a spec. */
+/** Checks the durations of a spec. */
 export const durationErrors = (spec: BackupSpec): string[] =>
   (['ttl', 'csiSnapshotTimeout', 'itemOperationTimeout'] as const).flatMap((field) => {
     const text = spec[field];

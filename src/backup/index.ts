@@ -1,7 +1,7 @@
 /**
- * What a backup of a cluster's objects is made of: which are taken, in which order, and what is
- * done with each. Velero's pkg/backup and pkg/util/collections are the rules. Knows where objects
- * come from and where they go only by interfaces; knows no storage and no phases.
+ * The backup of a cluster's objects: selection, order, and the steps for each object. Follows
+ * Velero's pkg/backup and pkg/util/collections. Reads and stores objects only through interfaces;
+ * knows no storage and no phases.
  */
 export { NamespaceFilter } from './filters/namespaces.ts';
 export {

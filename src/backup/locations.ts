@@ -16,12 +16,9 @@ import type { BackupDefaults } from './backup-defaults.ts';
 export interface LocationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;
   readonly defaults: Pick<BackupDefaults, 'storageLocation' | 'snapshotLocations'>;
-  /**
-   * How long a location may take that was made a moment ago, and that no server has looked at yet;
-   * 0 where it is not waited for.
-   */
+  /** Time to wait for the first validation of a new location; 0 to not wait. */
   readonly firstLookMs?: number | undefined;
-  /** Why nothing can be stored in a location. Undefined if nothing is wrong. */
+  /** Why nothing can be stored in the location, or undefined. */
   readonly problemOf?: ((location: KubeObject) => Promise<string | undefined>) | undefined;
 }
 
@@ -38,8 +35,8 @@ interface Location extends KubeObject {
 }
 
 /**
- * The BackupStorageLocation of a Backup; where `spec` names none, it names the default from then
- * on. What is wrong with it is added to `errors`.
+ * Finds the BackupStorageLocation of a Backup. If `spec` names none, fills in the default. Adds
+ * problems to `errors`.
  */
 export async function findLocation(
   { metadata: { namespace } }: Backup,
@@ -96,8 +93,8 @@ export async function findLocation(
 }
 
 /**
- * A location without a phase is a new one: "install, then back up" would fail by a race, as it does
- * with Velero.
+ * Waits for the first phase of a new location. Otherwise "install, then back up" would fail by a
+ * race, as with Velero.
  */
 async function findLookedAt(
   ref: ObjectRef,
@@ -120,8 +117,8 @@ async function findLookedAt(
 const providerOf = ({ spec }: Location): string => spec?.provider ?? '';
 
 /**
- * The VolumeSnapshotLocations of a Backup, one for each provider, which `spec` names from then on;
- * none where something is wrong, which is added to `errors`.
+ * Finds the VolumeSnapshotLocations of a Backup, one per provider, and fills them into `spec`. Adds
+ * problems to `errors` and then returns none.
  */
 export async function findSnapshotLocations(
   { metadata: { namespace } }: Backup,
@@ -136,7 +133,7 @@ export async function findSnapshotLocations(
     all = await client.list<Location>(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
   } catch (error) {
     assertLasting(error, signal);
-    // A cluster that never had Velero's definitions of them has no locations either.
+    // A cluster without the CRD has no locations.
     if (!isCode(error, 'KUBE_NOT_FOUND')) {
       errors.push(`error listing volume snapshot locations: ${messageOf(error)}`);
       return [];
@@ -192,10 +189,7 @@ export async function findSnapshotLocations(
   return found;
 }
 
-/**
- * Why nothing can be read of the Secret that a location names; undefined where it can be, or where
- * the location names none.
- */
+/** Why the location's Secret cannot be read; undefined if it can, or if there is none. */
 async function credentialError(
   { metadata: { namespace }, spec }: Location,
   client: LocationSources['client'],

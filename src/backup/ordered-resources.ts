@@ -2,9 +2,7 @@ import { lookup } from '../base/index.ts';
 import type { BackupSpec } from '../kube/index.ts';
 import type { ResourceFinder } from './filters/resources.ts';
 
-/**
- * Names of `orderedResources` for one resource, in order. Blanks around them are no part of them.
- */
+/** Names of `orderedResources` for one resource, in order. Surrounding spaces are trimmed. */
 export const orderOf = (
   ordered: BackupSpec['orderedResources'],
   plural: string,
@@ -15,8 +13,8 @@ export const orderOf = (
     .filter((name) => name !== '');
 
 /**
- * What is wrong with `orderedResources`. Velero finds nothing under a name that is wrong, and says
- * so in a warning of the backup.
+ * Problems of `orderedResources`. Velero finds nothing under a wrong name and adds a warning to the
+ * backup.
  */
 export function orderErrors(
   ordered: BackupSpec['orderedResources'],

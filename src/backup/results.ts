@@ -1,21 +1,18 @@
 import { BoundedList, type Logger, messageOf, silentLogger } from '../base/index.ts';
 
 /**
- * What a line of a backup's log is about. Velero sorts results by the namespace: none at all, `''`
- * for the cluster, or its name.
+ * The subject of a log line. Velero groups results by namespace: undefined for the backup itself,
+ * `''` for the cluster, or a name.
  */
 export interface About {
-  /** As `deployments.apps`. */
+  /** For example `deployments.apps`. */
   readonly resource?: string;
   readonly namespace?: string;
   readonly name?: string;
   readonly error?: unknown;
 }
 
-/**
- * Where the parts of a backup say what they do. Warnings and errors are counted, and end up in the
- * backup's results.
- */
+/** Log of a backup's parts. Warnings and errors are counted and become the backup's results. */
 export interface BackupLog {
   info(message: string, about?: About): void;
   warn(message: string, about?: About): void;
@@ -29,10 +26,13 @@ export type ResultLists = {
   readonly namespaces?: Record<string, string[]>;
 };
 
-/** Of each kind. Our choice: a reader of more has lost the way, and all are in the log. */
+/**
+ * Kept warnings, and kept errors. Our choice: more do not help a reader, and the log has all of
+ * them.
+ */
 const HELD_MAX = 10_000;
 
-/** A warning or an error, as it will be in the results. */
+/** A warning or error as in the results. */
 export interface ResultEntry {
   readonly level: 'warn' | 'error';
   readonly namespace?: string | undefined;
@@ -41,7 +41,7 @@ export interface ResultEntry {
 
 type Entry = Pick<ResultEntry, 'namespace' | 'text'>;
 
-/** Counts and keeps what went wrong, and hands everything on to the log. */
+/** Counts and keeps warnings and errors, and forwards all lines to the log. */
 export class Results implements BackupLog {
   readonly #logger: Logger;
   readonly #warnings = new BoundedList<Entry>(HELD_MAX);
@@ -51,8 +51,8 @@ export class Results implements BackupLog {
   readonly #textOf: (message: string, about: About) => string;
 
   /**
-   * `form`: those of a backup tell what they are about, as lines of a log; those of a restore are
-   * sentences alone, as in Velero.
+   * `form`: lines of a backup name their subject, as in a log. Lines of a restore are only the
+   * sentence, as in Velero.
    */
   constructor(
     logger: Logger = silentLogger,
@@ -64,7 +64,7 @@ export class Results implements BackupLog {
     this.#textOf = form === 'line' ? lineOf : sentenceOf;
   }
 
-  /** One of an earlier try: it counts, and is in the log already. */
+  /** Adds an entry of an earlier try, which is already in the log. */
   restore({ level, namespace, text }: ResultEntry): void {
     (level === 'warn' ? this.#warnings : this.#errors).add({ namespace, text });
   }
@@ -107,7 +107,7 @@ const fieldsOf = ({ error, ...about }: About): object => ({
   ...(error !== undefined && { error: messageOf(error) }),
 });
 
-/** Velero: pkg/util/logging/log_counter_hook.go; a part that is not there is left out. */
+/** Velero: pkg/util/logging/log_counter_hook.go. Missing parts are omitted. */
 function lineOf(message: string, { resource, name, error }: About): string {
   const parts = [
     resource === undefined ? '' : ` resource: /${resource}`,
@@ -118,7 +118,7 @@ function lineOf(message: string, { resource, name, error }: About): string {
   return parts.join('');
 }
 
-/** As results of a restore have it. */
+/** The form of restore results. */
 export const sentenceOf = (message: string, { error }: About): string =>
   error === undefined ? message : `${message}: ${messageOf(error)}`;
 

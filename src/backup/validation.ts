@@ -27,12 +27,12 @@ import { hookErrors } from './hooks/hook-errors.ts';
 import { findLocation, findSnapshotLocations, type LocationSources } from './locations.ts';
 import { orderErrors } from './ordered-resources.ts';
 
-/** What validation must know of the resource policies of a Backup. */
+/** Facts of a Backup's resource policies for the validation. */
 export interface PolicySummary {
   readonly hasIncludeExclude: boolean;
   /** `namespacedFilterPolicies` or `clusterScopedFilterPolicy`. */
   readonly hasFineFilters: boolean;
-  /** Rules that move volumes by themselves (`isAlways`), or by a data mover of their own. */
+  /** Rules that always move volumes (`isAlways`) or name a data mover. */
   readonly movingRules?: readonly {
     readonly rule: string;
     readonly dataMover: string | undefined;
@@ -45,20 +45,21 @@ export interface ValidationSources {
   readonly resources: ResourceFinder & { readonly serverVersion: ServerVersion };
   readonly defaults: BackupDefaults;
   readonly nowNs: Nanoseconds;
-  /** What a Backup and the server's flags name; throws with a sentence that says what is wrong. */
-  readonly loadPolicies?: (backup: Backup) => Promise<PolicySummary | undefined>;
   /**
-   * Whether an agent lives that serves this `spec.datamover`; undefined where that cannot be known.
+   * Loads the policies of the Backup and of the server's flags. Throws an error with a full
+   * sentence.
    */
+  readonly loadPolicies?: (backup: Backup) => Promise<PolicySummary | undefined>;
+  /** Whether a live agent serves this `spec.datamover`; undefined if unknown. */
   readonly isServed?: (dataMover: string) => Promise<boolean | undefined>;
   readonly firstLookMs?: LocationSources['firstLookMs'];
   readonly problemOf?: LocationSources['problemOf'];
 }
 
 export interface ValidatedBackup {
-  /** A copy in which everything that was open is decided; the reasons are in its status, too. */
+  /** A copy with all defaults filled in. Its status holds the errors too. */
   readonly backup: Backup;
-  /** All reasons why it cannot run; empty where it can. */
+  /** All reasons why the Backup cannot run. */
   readonly errors: readonly string[];
   readonly warnings: readonly string[];
   readonly location: KubeObject | undefined;
@@ -68,11 +69,10 @@ export interface ValidatedBackup {
 const FORMAT_VERSION = '1.1.0';
 
 /**
- * Decides what a Backup left open and says everything that is wrong with it, in Velero's order and
- * words (prepareBackupRequest). What Velero finds only later, or never, comes last: durations,
- * orders, hooks, selectors, and a data mover that nobody serves. An answer of the API server that
- * it refuses to tell is among the reasons, as there. Throws what passes, which is none: an API
- * server that is away or busy, and a cancel.
+ * Fills the empty fields of a Backup and reports all problems, in Velero's order and words
+ * (prepareBackupRequest). Problems that Velero finds late or never come last: durations, orders,
+ * hooks, selectors, unserved data movers. A request that the API server denies is also a problem,
+ * as in Velero. Temporary errors are thrown: an unavailable or busy API server, and a cancel.
  */
 export async function validateBackup(
   given: Backup,
@@ -170,7 +170,7 @@ async function policyErrors(
   }
 }
 
-/** Why a Backup with these rules is refused: no agent serves a data mover that it needs. */
+/** Errors for rules that need a data mover which no agent serves. */
 export async function moverErrors(
   { snapshotMoveData, datamover = '' }: Pick<BackupSpec, 'snapshotMoveData' | 'datamover'>,
   rules: PolicySummary['movingRules'],

@@ -5,8 +5,8 @@ export type Fields = Readonly<Record<string, unknown>>;
 const NOTHING: Fields = {};
 
 /**
- * Reads an object as Go's types do: what is not there, or null, is empty, and what has another type
- * is an error. The API server lets no such object in, but an action of a plugin may have made one.
+ * Reads an object with Go's rules: a missing field or null is empty, and a wrong type is an error.
+ * The API server rejects wrong types, but a plugin action may have produced one.
  */
 export function structAt(parent: Fields, key: string): Fields {
   return asStruct(lookup(parent, key), key);

@@ -16,21 +16,20 @@ import type {
 } from '../run/contract.ts';
 import { type Fields, listAt, structAt, textAt, textsAt } from './fields.ts';
 
-/** What is asked of the API server, each list once for a backup. */
+/** API calls of the actions. Each list is read once per backup. */
 export type ActionClient = Pick<KubeClient, 'collect'>;
 
 const RBAC_GROUP = 'rbac.authorization.k8s.io';
 interface RoleOfAccount {
   readonly binding: string;
-  /** `''` where the role is none of the cluster's. */
+  /** `''` if the binding names no ClusterRole. */
   readonly role: string;
 }
 
 /**
- * The actions that Velero's server has of its own for plain objects (pkg/backup/actions and
- * pkg/itemblock/actions, v1.18.3), by its names. One that Velero has besides,
- * `velero.io/crd-remap-version`, is for clusters that serve definitions of v1beta1, which
- * Kubernetes has not done since 1.22.
+ * Velero's own server actions for plain objects (pkg/backup/actions and pkg/itemblock/actions,
+ * v1.18.3), under Velero's names. `velero.io/crd-remap-version` is missing: it is for clusters with
+ * v1beta1 CRDs, which Kubernetes stopped serving in 1.22.
  */
 export function openObjectActions(client: ActionClient): {
   readonly actions: readonly BackupAction[];
@@ -93,7 +92,7 @@ const identifier = (
   name,
 });
 
-/** Its PriorityClass, and the claims of its volumes. */
+/** The pod's PriorityClass and PVCs. */
 function relatedToPod(object: KubeObject): ResourceIdentifier[] {
   const { namespace = '' } = object.metadata;
   const spec = structAt(object as unknown as Fields, 'spec');
@@ -109,14 +108,14 @@ function relatedToPod(object: KubeObject): ResourceIdentifier[] {
   ];
 }
 
-/** Of restores, and of backups that it was restored from. */
+/** Labels that refer to restores, or to older backups of the restored PVC. */
 const FOREIGN_LABELS = [
   RESTORE_NAME,
   'velero.io/volume-snapshot-name',
   'backup.velero.io/must-include-additional-items',
 ];
 
-/** As it can be made again: bound to its volume, and not filled from what it was made of. */
+/** The PVC in a form that can be recreated: bound to its volume, without a data source. */
 function backedUpClaim(pvc: KubeObject, backup: Backup): ActionOutput {
   const fields = pvc as unknown as Fields;
   const given = structAt(fields, 'spec');
@@ -126,24 +125,24 @@ function backedUpClaim(pvc: KubeObject, backup: Backup): ActionOutput {
   const { spec, metadata } = item;
   delete spec.dataSource;
   delete spec.dataSourceRef;
-  // Volumes of static provisioning are found by it.
+  // Static provisioning finds volumes by the selector.
   if (isOfNoClass(given) && spec.selector) spec.selector = ownSelector(structAt(given, 'selector'));
   else delete spec.selector;
   const labels = textsAt(metadata as unknown as Fields, 'labels').filter(
     ([key, value]) =>
       !FOREIGN_LABELS.includes(key) && !(key === BACKUP_NAME && value !== backup.metadata.name),
   );
-  // Go leaves out what has become empty.
+  // Go omits empty maps.
   if (labels.length > 0) metadata.labels = Object.fromEntries(labels);
   else delete metadata.labels;
   return { item, additionalItems: [identifier('', 'persistentvolumes', volume)] };
 }
 
-/** Not the same as to name none, which means the default one. */
+/** An explicit empty class, which differs from no class: no class means the default class. */
 const isOfNoClass = (spec: Fields): boolean =>
   textAt(spec, 'storageClassName') === '' && typeof spec.storageClassName === 'string';
 
-/** Without what restores have put there. */
+/** The selector without labels that restores added. */
 function ownSelector({ matchLabels, ...others }: Fields): Fields {
   const kept = textsAt({ matchLabels }, 'matchLabels').filter(
     ([key]) => !key.startsWith('velero.io/'),
@@ -154,7 +153,7 @@ function ownSelector({ matchLabels, ...others }: Fields): Fields {
 const keyOf = ({ namespace = '', name }: { namespace?: string; name: string }): string =>
   JSON.stringify([namespace, name]);
 
-/** Which roles of the cluster each ServiceAccount has. */
+/** Finds the ClusterRoles of each ServiceAccount. */
 class RolesOfAccounts {
   readonly #client: ActionClient;
   #found: Promise<Map<string, RoleOfAccount[]>> | undefined;
@@ -165,7 +164,7 @@ class RolesOfAccounts {
 
   async of({ metadata }: KubeObject, { signal }: ActionContext): Promise<ResourceIdentifier[]> {
     this.#found ??= this.#list(signal);
-    // What failed is asked for again by the next account.
+    // After a failure, the next account lists again.
     this.#found.catch(() => (this.#found = undefined));
     const roles = (await this.#found).get(keyOf(metadata)) ?? [];
     const bindings = new Set(roles.map(({ binding }) => binding));

@@ -5,7 +5,7 @@ import { NameLists } from './name-lists.ts';
 import { type ResourceFinder, typeOf } from './resources.ts';
 import { MatchedFilter, type UnmatchedPart } from './unmatched.ts';
 
-/** As a Kubernetes LabelSelector. */
+/** A Kubernetes LabelSelector. */
 export interface FineSelector {
   readonly matchLabels?: Readonly<Record<string, string>>;
   readonly matchExpressions?: readonly {
@@ -15,9 +15,9 @@ export interface FineSelector {
   }[];
 }
 
-/** A filter of a resource policy, as Velero's ConfigMap has it. */
+/** A filter of a resource policy, as in Velero's ConfigMap. */
 export interface FineFilter {
-  /** None, or `*` alone: all kinds that no other filter names. */
+  /** Empty, or only `*`: all kinds that no other filter names. */
   readonly kinds: readonly string[];
   readonly names: readonly string[];
   readonly excludedNames: readonly string[];
@@ -36,10 +36,10 @@ export interface FinePolicies {
     | undefined;
 }
 
-/** Which objects of one kind are taken. */
+/** Selects objects of one kind. */
 interface Rule {
   readonly names: NameLists | undefined;
-  /** One of them must match; none: all do. */
+  /** At least one must match, if there are any. */
   readonly selectors: readonly Selector[];
   readonly matched: MatchedFilter;
 }
@@ -47,7 +47,7 @@ interface Rule {
 interface Rules {
   readonly all: readonly Rule[];
   readonly byType: ReadonlyMap<string, Rule>;
-  /** Of kinds that the cluster does not have, in small letters, as a policy names them. */
+  /** Rules for kinds that the cluster lacks, by lower-case kind. */
   readonly byKind: ReadonlyMap<string, Rule>;
   readonly others: Rule | undefined;
 }
@@ -60,16 +60,16 @@ interface Place {
 }
 
 /**
- * Filters for kinds and namespaces of their own. In a namespace that a policy names only the listed
- * kinds are taken, with the selectors of the policy in place of the backup's; of the cluster's own
- * objects listed kinds go by the policy, and all others by the backup. Velero: pkg/backup/backup.go
- * and item_collector.go (v1.18.3).
+ * Filters for single kinds and namespaces. In a namespace that a policy names, only the listed
+ * kinds are included, with the policy's selectors instead of the backup's. The policy also decides
+ * about listed cluster-scoped kinds; the backup decides about all other kinds. Velero:
+ * pkg/backup/backup.go and item_collector.go (v1.18.3).
  */
 export class FineFilters {
   readonly #cluster: Rules;
   readonly #places: readonly Place[];
   readonly #known = new Map<string, Rules | undefined>();
-  /** Types that one policy names more than once: the last one counts. */
+  /** Types with several entries in one policy: the last entry counts. */
   readonly ambiguous: readonly string[];
 
   private constructor(cluster: Rules, places: readonly Place[], ambiguous: readonly string[]) {
@@ -78,7 +78,7 @@ export class FineFilters {
     this.ambiguous = ambiguous;
   }
 
-  /** Undefined where there are none. Throws `BAD_SELECTOR`, `BAD_GLOB`. */
+  /** Undefined if there are no filters. Throws `BAD_SELECTOR`, `BAD_GLOB`. */
   static of(
     { clusterScopedFilterPolicy, namespacedFilterPolicies }: FinePolicies,
     resources: ResourceFinder,
@@ -105,19 +105,19 @@ export class FineFilters {
     return new FineFilters(cluster, places, ambiguous);
   }
 
-  /** Names and patterns that policies are about. */
+  /** Names and patterns of namespaces in the policies. */
   get namespaces(): string[] {
     return this.#places.map(({ pattern }) => pattern);
   }
 
-  /** Whether lists of the type must hold more than what the backup's own selectors match. */
+  /** Whether lists of the type must ignore the backup's own selectors. */
   isAbout(type: string, namespaced: boolean): boolean {
     return namespaced ? this.#places.length > 0 : this.#cluster.byType.has(type);
   }
 
   /**
-   * Whether the kind of the objects must be known, since a policy names one that the cluster does
-   * not have: it may be that of the type.
+   * Whether the caller must pass the objects' kind: a policy names a kind that the cluster lacks,
+   * and it may be this type's kind.
    */
   asksForKind(type: string, namespace: string): boolean {
     const rules = namespace === '' ? this.#cluster : this.#rulesOf(namespace);
@@ -125,23 +125,21 @@ export class FineFilters {
   }
 
   /**
-   * Whether a policy decides about objects of the type there. `kind`: of the objects, where
-   * {@link FineFilters.asksForKind} says so.
+   * Whether a policy decides about objects of the type in the namespace. `kind`: required if {@link
+   * FineFilters.asksForKind} returns true.
    */
   decides(type: string, namespace: string, kind?: string): boolean {
     const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
     return isKnown || rule !== undefined;
   }
 
-  /** Whether objects of the type can be taken there at all. */
+  /** Whether any object of the type can be included in the namespace. */
   canTake(type: string, namespace: string, kind?: string): boolean {
     const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
     return !isKnown || rule !== undefined;
   }
 
-  /**
-   * Whether an object that was listed is taken; undefined where the backup's own selectors decide.
-   */
+  /** Whether to include a listed object; undefined if the backup's own selectors decide. */
   takes(
     type: string,
     namespace: string,
@@ -153,7 +151,7 @@ export class FineFilters {
     return rule.selectors.length === 0 || rule.selectors.some((each) => each.matches(labels));
   }
 
-  /** Whether the name keeps it out, also where another item brings it. */
+  /** Whether the name is excluded, even for additional items. */
   refusesName(type: string, namespace: string, name: string, kind?: string): boolean {
     return this.#ruleOf(type, namespace, kind).rule?.names?.takes(name) === false;
   }
@@ -184,7 +182,7 @@ export class FineFilters {
     return { rule, isKnown: namespace !== '' && rules !== undefined };
   }
 
-  /** By its exact name first, then by the first pattern that matches. */
+  /** An exact name has priority, then the first matching pattern. */
   #rulesOf(namespace: string): Rules | undefined {
     if (this.#known.has(namespace)) return this.#known.get(namespace);
     const found =

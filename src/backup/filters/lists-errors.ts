@@ -1,6 +1,6 @@
 /**
- * What is wrong with lists of a Backup's spec, in the words that Velero has for it
- * (pkg/util/collections, pkg/util/wildcard).
+ * Problems of lists in a Backup's spec, in Velero's words (pkg/util/collections,
+ * pkg/util/wildcard).
  */
 
 const NOT_ALONE = "includes list must either contain '*' only, or a non-empty list of items";
@@ -14,7 +14,7 @@ const inBoth = (includes: readonly string[], excludes: readonly string[]): strin
     .filter((name) => includes.includes(name))
     .map((name) => `excludes list cannot contain an item in the includes list: ${name}`);
 
-/** Of resources by the older fields of a spec. */
+/** Problems of the older resource fields of a spec. */
 export function listErrors(includes: readonly string[], excludes: readonly string[]): string[] {
   const isAlone = new Set(includes).size <= 1 || !includes.includes('*');
   return [
@@ -24,7 +24,7 @@ export function listErrors(includes: readonly string[], excludes: readonly strin
   ];
 }
 
-/** Of resources of one scope. */
+/** Problems of the resource fields of one scope. */
 export function scopedListErrors(
   includes: readonly string[],
   excludes: readonly string[],
@@ -47,7 +47,7 @@ export const namespaceListErrors = (
 ];
 
 function namespaceNameErrors(name: string): string[] {
-  // For Velero it means what is in no namespace.
+  // For Velero, the empty name means objects without a namespace.
   if (name === '') return [];
   const pattern = namespacePatternError(name);
   if (pattern !== undefined) return [pattern];
@@ -56,7 +56,7 @@ function namespaceNameErrors(name: string): string[] {
   );
 }
 
-/** What is wrong with a pattern of namespaces, in the first place; undefined where nothing is. */
+/** The first problem of a namespace pattern; undefined if valid. */
 export function namespacePatternError(pattern: string): string | undefined {
   if (/[|()!{},]/.test(pattern)) {
     return 'wildcard pattern contains unsupported characters: |, (, ), !, {, }, ,';
@@ -83,7 +83,7 @@ const LABEL_FORM =
   "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
 /**
- * Kubernetes' rule for names of namespaces and its words: k8s.io/apimachinery,
+ * Kubernetes' rule for namespace names, in its words: k8s.io/apimachinery,
  * validation.ValidateNamespaceName.
  */
 export function labelErrors(name: string): string[] {

@@ -1,11 +1,11 @@
 import { compileGlob, type Glob } from '../../base/index.ts';
 
-/** What matches nothing, since it cannot be read; validation has said so, where Velero looks. */
+/** An invalid pattern matches nothing. Validation reports it, if Velero checks the field. */
 const NOTHING: Glob = () => false;
 
 /** A list of names and patterns. */
 export class NameList {
-  /** Sorted, each once. */
+  /** Sorted, without duplicates. */
   readonly names: readonly string[];
   readonly #literal: ReadonlySet<string>;
   readonly #globs: readonly Glob[];
@@ -27,7 +27,7 @@ export class NameList {
     return this.names.length === 0;
   }
 
-  /** Whether exactly this is in the list, such as `*`. */
+  /** Whether this exact text is in the list, such as `*`. */
   has(name: string): boolean {
     return this.names.includes(name);
   }
@@ -38,7 +38,7 @@ export class NameList {
 }
 
 /**
- * Everything that is included, except what is excluded; nothing included means all. Velero:
+ * All included names except the excluded ones. An empty include list means all. Velero:
  * pkg/util/collections, IncludesExcludes.
  */
 export class NameLists {
@@ -55,7 +55,7 @@ export class NameLists {
     return this.includes.isEmpty || this.includes.has('*') || this.includes.matches(name);
   }
 
-  /** Whether nothing is left out: no name at all is excluded, and none is named. */
+  /** Whether all names are included and none is excluded. */
   get isEverything(): boolean {
     const { names } = this.includes;
     return (

@@ -2,16 +2,16 @@ import { CodedError, compileGlob } from '../../base/index.ts';
 import { namespacePatternError } from './lists-errors.ts';
 import { NameLists } from './name-lists.ts';
 
-/** Which namespaces a backup takes. */
+/** Selects the namespaces of a backup. */
 export class NamespaceFilter {
   readonly #existing: readonly string[];
   readonly #lists: NameLists;
   /**
-   * Patterns have been replaced by the namespaces that there are: an empty list then means none,
-   * and not all.
+   * True: existing namespaces have replaced the patterns. An empty list then means no namespace
+   * instead of all.
    */
   readonly isExpanded: boolean;
-  /** What the spec includes, as it is written there. */
+  /** The included namespaces as written in the spec. */
   readonly asked: readonly string[];
 
   private constructor(
@@ -26,9 +26,8 @@ export class NamespaceFilter {
   }
 
   /**
-   * `existing`: names of the cluster's namespaces. Patterns stand for those that exist now, so that
-   * nothing created later gets in half. Throws `BAD_NAMESPACE_PATTERN`. Velero:
-   * pkg/util/wildcard/expand.go.
+   * `existing`: the cluster's namespaces. A pattern matches only these, so a later namespace cannot
+   * be half included. Throws `BAD_NAMESPACE_PATTERN`. Velero: pkg/util/wildcard/expand.go.
    */
   static of(
     existing: readonly string[],
@@ -58,8 +57,8 @@ export class NamespaceFilter {
   }
 
   /**
-   * Whether no namespace is left out, neither by name nor by pattern. Velero says so of patterns
-   * that match nothing, too, and such a backup then holds all objects that are in no namespace.
+   * Whether all namespaces are included. Velero also returns true for patterns that match nothing;
+   * such a backup then holds all cluster-scoped objects.
    */
   get isEverything(): boolean {
     const { excludes, includes } = this.#lists;
@@ -70,16 +69,12 @@ export class NamespaceFilter {
     return this.#lists.isEverything || isAll;
   }
 
-  /**
-   * Namespaces that resources are listed in; undefined where one list of all is shorter, and is
-   * filtered.
-   */
+  /** Namespaces to list one by one; undefined if one list of all namespaces is shorter. */
   get listed(): readonly string[] | undefined {
     const { includes } = this.#lists;
     const isAll = (includes.isEmpty && !this.isExpanded) || includes.has('*');
     if (isAll) return undefined;
-    // An empty name is no namespace; asked for, it would be a path that the API server does not
-    // have.
+    // An empty name is not a namespace, and its URL path would not exist.
     return this.includes.filter((name) => name !== '' && this.takes(name));
   }
 
@@ -87,12 +82,12 @@ export class NamespaceFilter {
     return this.#existing;
   }
 
-  /** Those that exist and are taken. */
+  /** Existing namespaces that the filter includes. */
   get resolved(): string[] {
     return this.#existing.filter((name) => this.takes(name));
   }
 
-  /** Named, and not there. */
+  /** Included names that do not exist. */
   get missing(): string[] {
     const existing = new Set(this.#existing);
     return this.includes.filter((name) => name !== '*' && !existing.has(name));

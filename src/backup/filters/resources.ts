@@ -2,29 +2,29 @@ import type { Discovery, OldLists, ScopedLists } from '../../kube/index.ts';
 import { NameList, NameLists } from './name-lists.ts';
 import type { NamespaceFilter } from './namespaces.ts';
 
-/** Finds a resource by what people call it. */
+/** Finds a resource by a user's name for it. */
 export type ResourceFinder = Pick<Discovery, 'find'>;
 
-/** `deployments.apps`; the plural alone in the core group. */
+/** `deployments.apps`, or only the plural in the core group. */
 export const typeOf = (resource: { readonly group: string; readonly plural: string }): string =>
   resource.group === '' ? resource.plural : `${resource.plural}.${resource.group}`;
 
-/** Types that a field of a spec or a policy asks for by name. */
+/** Types that a field of a spec or a policy names. */
 export interface AskedTypes {
-  /** As the spec has it, such as `includedResources`. */
+  /** Name of the field, such as `includedResources`. */
   readonly field: string;
   readonly names: readonly string[];
-  /** The only scope that the field takes; undefined for both. */
+  /** The only scope that the field allows; undefined for both. */
   readonly namespaced?: boolean;
-  /** The field excludes types. */
+  /** True: the field excludes types. */
   readonly isExcluded?: boolean;
 }
 
-/** Which types of objects a backup takes. Types are as {@link typeOf} writes them. */
+/** Selects the types of a backup. Types have the form of {@link typeOf}. */
 export interface ResourceFilter {
-  /** Whether objects of the type are looked for. */
+  /** Whether to list objects of the type. */
   takes(type: string): boolean;
-  /** Whether objects of the type are left out even where an action asks for one. */
+  /** Whether to exclude objects of the type, even additional items. */
   refuses(type: string): boolean;
   /** Types that the spec and its policies include or exclude by name. */
   readonly asked: readonly AskedTypes[];
@@ -32,7 +32,7 @@ export interface ResourceFilter {
 
 const NAMESPACES_TYPE = 'namespaces';
 
-/** Whether a spec has any of the older fields; with none at all it counts as new. */
+/** Whether a spec uses any older field. A spec without lists counts as new. */
 export const usesOldLists = (spec: OldLists): boolean =>
   (spec.includeClusterResources ?? undefined) !== undefined ||
   (spec.includedResources ?? []).length > 0 ||
@@ -45,8 +45,8 @@ export function oldResourceFilter(
   namespaces: NamespaceFilter,
 ): ResourceFilter {
   const { includeClusterResources: cluster } = spec;
-  // A name that nobody knows stays as it is: it then matches nothing, and the list does not become
-  // one that means everything.
+  // Unknown names stay in the list and match nothing. Without them the list could become empty,
+  // which means all types.
   const typeNamed = (name: string): string => {
     const found = resources.find(name);
     return found ? typeOf(found) : name;
@@ -83,8 +83,8 @@ export function oldResourceFilter(
 }
 
 /**
- * Velero: pkg/util/collections, ScopeIncludesExcludes. `policy`: of the resource policies, where
- * the spec says nothing else.
+ * Velero: pkg/util/collections, ScopeIncludesExcludes. `policy`: filters of the resource policies,
+ * which have lower priority.
  */
 export function scopedResourceFilter(
   resources: ResourceFinder,
@@ -114,8 +114,7 @@ export function scopedResourceFilter(
       const [more, fewer] = both(policy, namespaced);
       const isOpen = (name: string): boolean =>
         !new NameList(includes).matches(name) && !new NameList(excludes).matches(name);
-      // The spec counts more than the policy, and in the policy what is excluded more than what is
-      // included.
+      // The spec has priority over the policy. In the policy, excludes have priority over includes.
       for (const name of fewer) if (isOpen(name)) excludes.push(name);
       for (const name of more) if (isOpen(name)) includes.push(name);
     }
@@ -171,7 +170,7 @@ export function scopedResourceFilter(
   });
 }
 
-/** It is asked for each object, and there are only so many types. */
+/** Caches answers by type: the filter runs for each object, and types are few. */
 function remembered(filter: ResourceFilter): ResourceFilter {
   const taken = new Map<string, boolean>();
   const refused = new Map<string, boolean>();

@@ -5,18 +5,18 @@ import { usesOldLists } from './resources.ts';
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
 /**
- * Made by a backup itself, and put into it by its actions. Velero:
+ * Types that a backup creates itself and that its actions add. Velero:
  * pkg/controller/backup_controller.go.
  */
 const OWN_NAMESPACED = ['volumesnapshots.snapshot.storage.k8s.io'];
 const OWN_CLUSTER = ['volumesnapshotcontents.snapshot.storage.k8s.io'];
 
-/** How a sentence begins that says why a Backup cannot have these. */
+/** Start of an error message about mixed filter fields. */
 export const OLD_LISTS =
   'include-resources, exclude-resources and include-cluster-resources are old filter parameters.\n';
 const MIXED = `${OLD_LISTS}include-cluster-scoped-resources, exclude-cluster-scoped-resources, include-namespace-scoped-resources and exclude-namespace-scoped-resources are new filter parameters.\nThey cannot be used together`;
 
-/** Excludes the namespaces whose label says so. What is wrong is added to `errors`, as below. */
+/** Excludes the namespaces with the label. Adds problems to `errors`, as below. */
 export async function excludeLabeledNamespaces(
   spec: BackupSpec,
   client: Pick<KubeClient, 'list'>,
@@ -38,10 +38,7 @@ export async function excludeLabeledNamespaces(
   }
 }
 
-/**
- * What is wrong with the namespaces that are included and excluded. Where `spec` names none, all
- * are included from then on.
- */
+/** Adds problems of the namespace lists to `errors`. An empty include list becomes `*`. */
 export function namespaceErrors(spec: BackupSpec, errors: string[]): void {
   if (!spec.includedNamespaces?.length) spec.includedNamespaces = ['*'];
   for (const error of namespaceListErrors(spec.includedNamespaces, spec.excludedNamespaces ?? [])) {
@@ -50,17 +47,14 @@ export function namespaceErrors(spec: BackupSpec, errors: string[]): void {
 }
 
 /**
- * What is made for the backup itself is excluded. Velero takes it out of the included ones, too,
- * and a list that is empty then means everything; here it stays, and the exclusion counts more.
+ * Excludes the backup's own types. Velero also removes them from the includes, and an empty list
+ * then means all types. Here they stay, and the exclusion has priority.
  */
 const without = (excluded: readonly string[], own: readonly string[]): string[] => [
   ...new Set([...excluded, ...own]),
 ];
 
-/**
- * What is wrong with the resources that are included and excluded. What is made for the backup
- * itself is excluded from then on.
- */
+/** Adds problems of the resource lists to `errors`, and excludes the backup's own types. */
 export function resourceListErrors(spec: BackupSpec, errors: string[]): void {
   const included = spec.includedResources ?? [];
   const excluded = spec.excludedResources ?? [];

@@ -3,9 +3,7 @@ import { NameList } from './name-lists.ts';
 import type { BackupLog } from '../results.ts';
 import { type AskedTypes, type ResourceFinder, typeOf } from './resources.ts';
 
-/**
- * Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands.
- */
+/** Limit of warnings for one field. Our choice: more do not help, and a spec may have thousands. */
 const WARNED_MAX = 20;
 
 const IS_PATTERN = /[*?[{]/;
@@ -36,12 +34,12 @@ export class UnmatchedNames {
     this.#log = log;
   }
 
-  /** How many names that select nothing there were so far. */
+  /** Number of names so far that select nothing. */
   get count(): number {
     return this.#count;
   }
 
-  /** `types`: all that the cluster serves, or that the backup has. */
+  /** `types`: all types that the cluster serves, or that the backup has. */
   types(asked: readonly AskedTypes[], resources: ResourceFinder, types: Iterable<string>): void {
     const known = new Set(types);
     for (const { field, names, namespaced, isExcluded = false } of asked) {
@@ -52,7 +50,7 @@ export class UnmatchedNames {
           const scope = found.namespaced ? 'namespace-scoped' : 'cluster-scoped';
           return [`"${name}" of ${field} ${verb} nothing: the type is ${scope}`];
         }
-        // A type that the cluster knows is no typo, also if the backup has none of its objects.
+        // A type that the cluster serves is not a typo, even if the backup has no such object.
         if (found && isExcluded) return [];
         if (found ? known.has(typeOf(found)) : matchesAny(name, known)) return [];
         const lacks = this.#where === 'cluster' ? 'does not serve' : 'does not have';
@@ -62,7 +60,6 @@ export class UnmatchedNames {
     }
   }
 
-  /** Names and patterns of namespaces. */
   namespaces(
     field: string,
     names: readonly string[],
@@ -80,14 +77,14 @@ export class UnmatchedNames {
     this.#warn(reasons, field, verb);
   }
 
-  /** Namespaces that the hooks of a spec name. A hook with a typo would never run. */
+  /** Namespaces in the hooks of a spec. A hook with a typo would never run. */
   hooks(spec: NamedHooks | null | undefined, existing: ReadonlySet<string>): void {
     for (const { name = '', includedNamespaces } of spec?.resources ?? []) {
       this.namespaces(`includedNamespaces of hook "${name}"`, includedNamespaces ?? [], existing);
     }
   }
 
-  /** Label selectors, with those that an object has matched. */
+  /** Label selectors. `matched`: texts of the selectors that matched an object. */
   selectors(selectors: readonly Selector[], matched: ReadonlySet<string>): void {
     const unmatched = new Set(selectors.map(({ text }) => text)).difference(matched);
     const reasons = [...unmatched].map(
@@ -97,7 +94,7 @@ export class UnmatchedNames {
     this.#warn(reasons, 'the label selectors');
   }
 
-  /** Parts of filter policies that no object has matched. */
+  /** Unmatched parts of filter policies. */
   filters(all: readonly UnmatchedPart[]): void {
     for (const [field, parts] of Map.groupBy(all, (each) => each.field)) {
       const reasons = parts.map(({ text }) => text);
@@ -123,7 +120,7 @@ function matchesAny(name: string, known: ReadonlySet<string>): boolean {
   return [...known].some((each) => list.matches(each));
 }
 
-/** A name, a kind or a label selector of a filter policy that no object has matched. */
+/** A name, kind or label selector of a filter policy that matched no object. */
 export interface UnmatchedPart {
   readonly field: string;
   readonly verb: Verb;
@@ -132,7 +129,7 @@ export interface UnmatchedPart {
 
 const MATCHES_ALL = new Set(['', '*']);
 
-/** Names and patterns of a filter that have matched nothing so far. */
+/** Names and patterns of a filter without a match so far. */
 class OpenNames {
   readonly literal: Set<string>;
   readonly patterns: Map<string, NameList>;
@@ -156,7 +153,7 @@ class OpenNames {
   }
 }
 
-/** Notes which names and label selectors of a filter policy have matched an object. */
+/** Notes which names and selectors of a filter policy have matched an object. */
 export class MatchedFilter {
   readonly #policy: string;
   readonly #kinds: readonly string[];
@@ -164,9 +161,11 @@ export class MatchedFilter {
   readonly #excludedNames: OpenNames;
   readonly #selectors: readonly Selector[];
   readonly #matched: MatchedSelectors;
-  /** Kinds without an object so far, by their types, or by their names in small letters. */
+  /**
+   * Kinds without an object so far, by type, or by lower-case kind if the cluster lacks the kind.
+   */
   readonly #openKinds = new Map<string, string>();
-  /** Kinds that the cluster has. */
+  /** Number of kinds that the cluster has. */
   #knownKinds = 0;
 
   constructor(
@@ -186,7 +185,7 @@ export class MatchedFilter {
     this.#matched = new MatchedSelectors(selectors);
   }
 
-  /** `type`: undefined for a kind that the cluster does not have, or has in the other scope. */
+  /** `type`: undefined if the cluster lacks the kind in this scope. */
   addKind(kind: string, type: string | undefined): void {
     this.#openKinds.set(type ?? kind.toLowerCase(), kind);
     if (type !== undefined) this.#knownKinds++;
@@ -204,7 +203,7 @@ export class MatchedFilter {
     this.#matched.note(labels);
   }
 
-  /** Kinds that the cluster lacks were named before. */
+  /** Kinds that the cluster lacks are reported elsewhere. */
   unmatched(where: 'cluster' | 'backup'): UnmatchedPart[] {
     const field = (list: string): string => `${list} in ${this.#policy}`;
     const isOfCluster = where === 'cluster';
@@ -235,7 +234,7 @@ export class MatchedFilter {
   }
 }
 
-/** Notes which label selectors have matched an object, and asks no more of those. */
+/** Notes which label selectors have matched an object. Matched selectors are not tested again. */
 export class MatchedSelectors {
   readonly texts = new Set<string>(['']);
   readonly #selectors: readonly Selector[];

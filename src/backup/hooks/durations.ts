@@ -1,8 +1,8 @@
 import { type Nanoseconds, parseDuration } from '../../base/index.ts';
 
 /**
- * Go's durations only, in nanoseconds: Velero's own programs could not read the Backup with any
- * other. Undefined for what is none.
+ * Parses Go durations only, in nanoseconds: Velero's programs could not read a Backup with other
+ * ones. Undefined if invalid.
  */
 export function goDurationNs(text: string | undefined): Nanoseconds | undefined {
   if (text === undefined || text.includes('d')) return undefined;
@@ -13,7 +13,7 @@ export function goDurationNs(text: string | undefined): Nanoseconds | undefined 
 }
 
 /**
- * As Go prints a duration: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String.
+ * A duration in Go's format: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String.
  */
 export function goDurationText(ns: Nanoseconds): string {
   if (ns < 0n) return `-${goDurationText(-ns)}`;

@@ -4,8 +4,8 @@ import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
 import { goDurationNs } from './durations.ts';
 
 /**
- * Everything that is wrong with the hooks of a Backup, each with its place. Velero finds these when
- * a pod's turn has come, or never.
+ * All problems of a Backup's hooks, with their positions. Velero finds them only when it reaches a
+ * matching pod.
  */
 export function hookErrors(hooks: BackupSpec['hooks']): string[] {
   return (hooks?.resources ?? []).flatMap((hook, index) => {

@@ -19,11 +19,11 @@ interface HookGroup {
 
 export interface HookFailure {
   readonly error: unknown;
-  /** One of the hooks of this pod and phase has run, or may have. */
+  /** Whether a hook of this pod and phase has run, or may have run. */
   readonly hasRun: boolean;
 }
 
-/** A hook that is due for a pod. */
+/** A hook to run in a pod. */
 interface DueHook extends ExecHook {
   readonly source: 'annotation' | 'spec';
 }
@@ -34,13 +34,13 @@ export interface HookOptions {
   readonly resources: ResourceFinder;
   readonly exec: PodExec;
   readonly log: BackupLog;
-  /** Of earlier tries. */
+  /** Counts of earlier tries. */
   readonly counts?: HookCounts | undefined;
   readonly onCounts?: ((counts: HookCounts) => void) | undefined;
 }
 
 /**
- * The hooks of one backup: which are due for a pod, and what came of them. Velero:
+ * The hooks of one backup: finds the hooks of a pod, runs them and counts results. Velero:
  * internal/hook/item_hook_handler.go.
  */
 export class Hooks {
@@ -67,10 +67,7 @@ export class Hooks {
     }));
   }
 
-  /**
-   * For `status.hookStatus`. A hook that was not run since one before it failed counts as
-   * attempted.
-   */
+  /** For `status.hookStatus`. A hook that was skipped after a failure counts as attempted. */
   get counts(): HookCounts {
     return { hooksAttempted: this.#attempted, hooksFailed: this.#failed };
   }
@@ -80,8 +77,8 @@ export class Hooks {
   }
 
   /**
-   * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose
-   * `onError` is `Fail` ends the hooks of this pod and phase, and is returned.
+   * Runs the hooks of a pod one after another. Each failure is an error of the backup. A failed
+   * hook with `onError: Fail` skips the remaining hooks of this pod and phase, and is returned.
    */
   async run(
     pod: KubeObject,
@@ -114,7 +111,7 @@ export class Hooks {
     return failure;
   }
 
-  /** Annotations of a pod replace all that the Backup says for the phase. */
+  /** Pod annotations replace all of the Backup's hooks for the phase. */
   #due(pod: KubeObject, phase: HookPhase): DueHook[] {
     const { namespace = '', labels, annotations = {} } = pod.metadata;
     const annotated =

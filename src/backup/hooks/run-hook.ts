@@ -8,13 +8,12 @@ export interface ExecQuestion {
   readonly pod: string;
   readonly container: string;
   readonly command: readonly string[];
-  /** It freezes something: it is not run again where it may have run. */
+  /** True: the command may freeze a file system, so it is not retried if it may have run. */
   readonly isOnce?: boolean;
 }
 
 /**
- * Runs a command in a container, without input. Throws where it cannot run, or ends with another
- * code than 0.
+ * Runs a command in a container, without stdin. Throws if it cannot run or its exit code is not 0.
  */
 export type PodExec = (
   question: ExecQuestion,
@@ -29,15 +28,14 @@ export interface RunHookOptions {
   readonly exec: PodExec;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /** Of {@link ExecQuestion}. */
+  /** See {@link ExecQuestion}. */
   readonly isOnce?: boolean;
 }
 
 /**
- * Runs one hook in a pod, and logs what it says. A pod that is over has nothing to run it. Throws
- * what the hook fails with: `BAD_HOOK`, `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST`
- * where it may have run all the same, and what `exec` throws. Velero:
- * pkg/podexec/pod_command_executor.go.
+ * Runs one hook in a pod and logs its output. Skips a pod that has ended. Throws `BAD_HOOK`,
+ * `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST` if the hook may have run, and the
+ * errors of `exec`. Velero: pkg/podexec/pod_command_executor.go.
  */
 export async function runExecHook(
   pod: Pod,
@@ -69,7 +67,7 @@ export async function runExecHook(
     log.info(`stderr: ${stderr}`, { resource: PODS_TYPE, namespace, name });
   } catch (error) {
     signal.throwIfAborted();
-    // The command itself goes on: nobody can end it from outside.
+    // The command itself continues, because it cannot be ended from outside.
     if (late.aborted) throw new CodedError('HOOK_TIMED_OUT', `timed out after ${text}`);
     if (error instanceof CodedError && error.facts.isSent === true) {
       const lost = `the answer was lost, and the command may have run; it is not run again: ${messageOf(error)}`;
@@ -79,14 +77,14 @@ export async function runExecHook(
   }
 }
 
-/** A JSON list of words, or one word; no shell reads it. */
+/** Parses a JSON list of words, or a single word. No shell is involved. */
 export function commandOf(text: string): string[] {
   if (!text.startsWith('[')) return [text];
   try {
     const words = JSON.parse(text) as unknown;
     if (Array.isArray(words) && words.every((word) => typeof word === 'string')) return words;
   } catch {
-    // As Velero: what is no list is the name of a program that begins with a bracket.
+    // As in Velero: an invalid list is the name of a program that starts with a bracket.
   }
   return [text];
 }
@@ -102,7 +100,7 @@ function containerOf({ spec }: Pod, wanted: string): string {
   throw new CodedError('NO_SUCH_CONTAINER', `no such container: ${JSON.stringify(wanted)}`);
 }
 
-/** Longer ones count as this. The longest that a timer knows is 24 days. */
+/** Upper limit of a hook's time-out. The longest delay of a timer is 24 days. */
 const TIMEOUT_MS_MAX = 2 ** 31 - 1;
 
 function timeoutOf(

@@ -28,7 +28,7 @@ import type { Spool } from './spool.ts';
 export interface CollectOptions {
   readonly client: Pick<KubeClient, 'listPage'>;
   readonly discovery: Pick<Discovery, 'lists' | 'failures' | 'find' | 'findIn' | 'refresh'>;
-  /** As {@link validateBackup} left it. */
+  /** The spec from {@link validateBackup}. */
   readonly spec: BackupSpec;
   readonly namespaces: NamespaceFilter;
   readonly resources: ResourceFilter;
@@ -38,16 +38,16 @@ export interface CollectOptions {
   /** Namespaces that are being deleted. */
   readonly terminating?: ReadonlySet<string>;
   readonly limits?: ListLimits;
-  /** Lists under way at once; each holds one page. */
+  /** Concurrent lists; each holds one page. */
   readonly listsAtOnce?: number;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Our choice: one core of an API server is busy with it. */
+/** Our choice: this keeps one core of an API server busy. */
 const LISTS_AT_ONCE = 4;
 
 /**
- * Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go,
+ * Resources that two groups serve, with the same objects. Velero: pkg/backup/backup.go,
  * cohabitatingResources.
  */
 const COHABITING = new Map<string, readonly string[]>(
@@ -61,8 +61,8 @@ const COHABITING = new Map<string, readonly string[]>(
 );
 
 /**
- * Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go,
- * coreGroupResourcePriority.
+ * Pods come first, then the volumes that their hooks should cover. Velero:
+ * pkg/backup/item_collector.go, coreGroupResourcePriority.
  */
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
 
@@ -70,9 +70,9 @@ const NAMESPACES_TYPE = 'namespaces';
 const CLAIMS_TYPE = 'persistentvolumeclaims';
 
 /**
- * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names
- * stay in memory; the objects wait in the spool. What cannot be listed is an error of the backup,
- * and the rest goes on; a resource that nobody serves any more is a warning.
+ * Lists all objects of a backup in Velero's order (pkg/backup/item_collector.go). Names stay in
+ * memory; objects wait in the spool. A failed list is an error of the backup, and the others
+ * continue. A resource that is no longer served is a warning.
  */
 export async function collectItems(options: CollectOptions): Promise<ItemList> {
   const { discovery, spec, namespaces, resources, fine, log, signal } = options;
@@ -98,8 +98,8 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
     const places = all.filter(
       (namespace) => namespace === undefined || fine?.canTake(type, namespace) !== false,
     );
-    // Namespaces are chosen by what is in them, too: all are listed. Policies have selectors of
-    // their own, for some namespaces.
+    // List all namespaces: their objects also select them. Policies have their own selectors for
+    // some namespaces.
     const isWhole = type === NAMESPACES_TYPE || fine?.isAbout(type, resource.namespaced) === true;
     const texts = isWhole ? [''] : selectors.map(({ text }) => text);
     return places.flatMap((namespace) =>
@@ -147,7 +147,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
               const { namespace = '', name } = metadata;
               items.add(number, question.resource, { namespace, name }, places?.[index]);
             }
-            // What is left out was read all the same, and pages are as large as what is read.
+            // Pages are sized by the bytes read, so dropped objects count too.
             const dropped = objects.filter((object) => !isKept(object));
             return dropped.reduce((total, each) => total + exactJson(each).length, sum(bytes));
           },
@@ -163,7 +163,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
   });
   const missing = items.arrange(tasks, ({ plural }) => orderOf(spec.orderedResources, plural));
   for (const name of missing) log.warn(`Cannot find resource '${name}'.`);
-  // Lists that failed say nothing about labels, and without types there is nothing to match.
+  // A failed list says nothing about labels, and unmatched types leave nothing to match.
   if (!hasFailed && fine) unmatched.filters(fine.unmatched('cluster', namespaces.existing));
   if (!hasFailed && unmatched.count === 0) unmatched.selectors(selectors, matched.texts);
   for (const namespace of items.namespaces()) tracked.add(namespace);
@@ -171,7 +171,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
   return items;
 }
 
-/** Names that select nothing in this cluster. */
+/** Warns about names that select nothing in this cluster. */
 function warnOfNames({
   discovery,
   spec,
@@ -185,13 +185,13 @@ function warnOfNames({
   const served = discovery.lists.flatMap((list) => list.resources.map(typeOf));
   unmatched.types(resources.asked, discovery, served);
   const { existing, asked } = namespaces;
-  // Names without a pattern that do not exist are errors already.
+  // Missing names without a pattern are already errors.
   const patterns = asked.filter((name) => /[*?[{]/.test(name));
   unmatched.namespaces('includedNamespaces', patterns, existing);
   const excluded = spec.excludedNamespaces ?? [];
   unmatched.namespaces('excludedNamespaces', excluded, existing, 'excludes');
   if (fine) unmatched.namespaces('namespacedFilterPolicies', fine.namespaces, existing);
-  // The backup is not empty because of its hooks.
+  // Unmatched hooks do not make a backup empty, so they have their own count.
   new UnmatchedNames('cluster', log).hooks(spec.hooks, new Set(existing));
   const isNamed = namespaces.listed !== undefined;
   for (const name of namespaces.resolved) {
@@ -249,8 +249,8 @@ function resourcesOf(
 }
 
 /**
- * Namespaces that the backup holds as objects, besides those that something of it is in. Velero:
- * item_collector.go, nsTracker.
+ * Tracks namespaces to include as objects, beside those with items. Velero: item_collector.go,
+ * nsTracker.
  */
 function trackNamespaces(
   objects: readonly KubeObject[],
@@ -284,8 +284,7 @@ async function reportFailure(
       log.info(`Cannot ask again for the resources of the cluster: ${messageOf(cause)}`);
     }
     const { group, plural } = resource;
-    // A server that does not answer, and another version, say nothing about the objects: they may
-    // all be there.
+    // If the server does not answer, or another version is served, the objects may still exist.
     const isUnknown = discovery.failures.some(
       ({ groupVersion }) => groupVersion === apiVersionOf(resource),
     );

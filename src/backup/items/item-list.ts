@@ -15,9 +15,9 @@ const ORDERED = 2;
 const TAKEN = 4;
 
 /**
- * The items of a backup in their order. There may be millions, and all wait at once: each takes 31
- * bytes here beside those of its name ({@link ObjectNames}), where an object for each took 190. An
- * {@link Item} is made when it is asked for.
+ * The items of a backup in order. A backup may have millions of items in memory at once. Each item
+ * takes 31 bytes beside its name ({@link ObjectNames}); an object per item took 190 bytes. {@link
+ * Item} objects are created on access.
  */
 export class ItemList implements Iterable<Item> {
   readonly names = new ObjectNames();
@@ -26,17 +26,16 @@ export class ItemList implements Iterable<Item> {
   readonly #kindOf = new Column(Uint16Array);
   readonly #questionOf = new Column(Uint32Array);
   readonly #placeOf = new Column(Float64Array);
-  /** Of its bytes, plus one; 0 where it has no place. */
+  /** Length in the spool plus one; 0 without a place. */
   readonly #lengthOf = new Column(Uint32Array);
   readonly #flags = new Column(Uint8Array);
   #rows = 0;
-  /** Of a question its first row: most have none. */
+  /** First row of each list; most lists have no rows. */
   readonly #firstOf = new Map<number, number>();
-  /** Rows, once all are there. */
+  /** Row numbers in order, after `arrange`. */
   #order = new Uint32Array(0);
   /**
-   * The first row of each name, plus one, from when an item is first looked for; further ones are
-   * few.
+   * First row of each name, plus one. Built on the first lookup. Further rows of a name are rare.
    */
   #rowOf: Uint32Array | undefined;
   readonly #furtherRows = new Map<number, number[]>();
@@ -45,7 +44,7 @@ export class ItemList implements Iterable<Item> {
     return this.#order.length;
   }
 
-  /** What it takes of memory, but for what it has few of. */
+  /** Memory in bytes, without the small maps. */
   get bytes(): number {
     const columns = [
       ...[this.#nameOf, this.#kindOf, this.#questionOf],
@@ -55,7 +54,7 @@ export class ItemList implements Iterable<Item> {
     return columns.reduce((total, each) => total + each.bytes, arrays + this.names.bytes);
   }
 
-  /** Of the answers to a question, in their order. Questions are asked several at a time. */
+  /** Adds an answer to a list, in order. Several lists may run at the same time. */
   add(
     question: number,
     resource: ServedResource,
@@ -74,7 +73,7 @@ export class ItemList implements Iterable<Item> {
     this.#lengthOf.set(row, place.length + 1);
   }
 
-  /** All answers to a question are void. */
+  /** Drops all answers to a list. */
   forget(question: number): void {
     for (let row = this.#firstOf.get(question) ?? this.#rows; row < this.#rows; row++) {
       if (this.#questionOf.get(row) === question) this.#flag(row, VOID);
@@ -82,8 +81,8 @@ export class ItemList implements Iterable<Item> {
   }
 
   /**
-   * Once all are there: by question, for each resource an object once, and those first that its
-   * order names. Returns names of the order that are not there.
+   * Call it after the last answer. Orders by list, with each object of a resource once, and first
+   * the names of `orderOf`. Returns ordered names that do not exist.
    */
   arrange(
     questions: readonly { readonly resource: ServedResource }[],
@@ -109,7 +108,7 @@ export class ItemList implements Iterable<Item> {
     return missing;
   }
 
-  /** Of a type, leaves out what is not kept. */
+  /** Removes items of a type for which `isKept` returns false. */
   keep(type: string, isKept: (item: Item) => boolean): void {
     const isOfType = this.#kinds.map((each) => each.type === type);
     this.#order = this.#order.filter(
@@ -117,7 +116,7 @@ export class ItemList implements Iterable<Item> {
     );
   }
 
-  /** That an item is in. */
+  /** Namespaces with at least one item. */
   namespaces(): Set<string> {
     const found = new Set<string>();
     for (const number of this.nameNumbers()) found.add(this.names.namespaceOf(number));
@@ -129,7 +128,7 @@ export class ItemList implements Iterable<Item> {
     for (const row of this.#order) yield this.#item(row);
   }
 
-  /** The number of each among the names. */
+  /** The items' numbers in `names`. */
   *nameNumbers(): Generator<number> {
     for (const row of this.#order) yield this.#nameOf.get(row);
   }
@@ -143,14 +142,14 @@ export class ItemList implements Iterable<Item> {
     return this.#has(row, TAKEN);
   }
 
-  /** Each is taken once: false where it was. */
+  /** Marks the item as taken. Returns false if it already was. */
   take(item: Item): boolean {
     if (this.isTaken(item)) return false;
     this.#flag(item.row, TAKEN);
     return true;
   }
 
-  /** What was listed of an object, in each version of its type; empty where it was not. */
+  /** The listed items of an object, in each version of its type, or an empty list. */
   find(type: string, ref: { readonly namespace: string; readonly name: string }): Item[] {
     const rowOf = (this.#rowOf ??= this.#indexed());
     return this.#kinds.flatMap((kind) => {
@@ -163,7 +162,7 @@ export class ItemList implements Iterable<Item> {
     });
   }
 
-  /** All that were listed of the object that an item is of. */
+  /** All listed versions of the item's object. */
   versionsOf(item: Item): Item[] {
     const versions = this.#kinds.filter(({ type }) => type === item.type);
     return versions.length > 1 ? this.find(item.type, item) : [item];
@@ -199,7 +198,7 @@ export class ItemList implements Iterable<Item> {
     return this.#kinds.push({ resource, type: typeOf(resource), kind }) - 1;
   }
 
-  /** Rows by question, and where the rows of each begin. */
+  /** Rows by list, and the start of each list's rows. */
   #answers(questions: number): { readonly rows: Uint32Array; readonly starts: Uint32Array } {
     const starts = new Uint32Array(questions + 1);
     for (let row = 0; row < this.#rows; row++) {
@@ -222,7 +221,7 @@ export class ItemList implements Iterable<Item> {
     return { rows: sorted, starts };
   }
 
-  /** Several questions may have brought the same object. */
+  /** Removes duplicates: several lists may return the same object. */
   #once(rows: Uint32Array): Uint32Array {
     const seen = new Uint8Array(Math.ceil(this.names.size / 8));
     return rows.filter((row) => {

@@ -1,29 +1,29 @@
 import type { ServedResource } from '../../kube/index.ts';
 import type { SpoolPlace } from './spool.ts';
 
-/** An object that the API server listed for the backup: its name, and where its bytes wait. */
+/** An object that the API server listed for the backup: its name, and the place of its bytes. */
 export interface Item {
   readonly resource: ServedResource;
-  /** As {@link typeOf} writes it. */
+  /** In the form of {@link typeOf}. */
   readonly type: string;
-  /** `apiVersion/Kind`, as of the object itself. */
+  /** `apiVersion/Kind`, as in the object itself. */
   readonly kind: string;
   /** `''` for an object without a namespace. */
   readonly namespace: string;
   readonly name: string;
-  /** Undefined where it did not fit into the spool: it is asked for when its turn comes. */
+  /** Undefined if it did not fit into the spool: then the object is read again later. */
   readonly place: SpoolPlace | undefined;
   /** Named in `orderedResources`. */
   readonly isOrdered: boolean;
-  /** Of its list alone. */
+  /** Row number in its list. */
   readonly row: number;
 }
 
-/** `namespace/name`, or the name alone: as users write it, and Velero in its list of resources. */
+/** `namespace/name`, or only the name: the form of users and of Velero's resource list. */
 export const idOf = ({ namespace, name }: { namespace: string; name: string }): string =>
   namespace === '' ? name : `${namespace}/${name}`;
 
-/** What {@link idOf} was made of. */
+/** The reverse of {@link idOf}. */
 export function refOf(id: string): { namespace: string; name: string } {
   const at = id.indexOf('/');
   return at < 0

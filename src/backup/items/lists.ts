@@ -16,38 +16,39 @@ export interface ListQuestion {
 }
 
 export interface ListLimits {
-  /** Objects of one page at most. Velero: `--client-page-size`. */
+  /** Maximum objects per page. Velero: `--client-page-size`. */
   readonly pageItemsMax: number;
   /**
-   * What a page should have; objects may be up to 1.5 MiB, so that 500 of them would be most of a
-   * process's memory.
+   * Target size of a page. Objects may be up to 1.5 MiB, so 500 of them would fill most of the
+   * memory.
    */
   readonly pageBytes: number;
-  /** Between tries of a page; tests lower it. */
+  /** Delay between tries of a page; tests lower it. */
   readonly retryMs?: number;
 }
 
 export const LIST_LIMITS: ListLimits = { pageItemsMax: 500, pageBytes: 4 << 20 };
 
 /**
- * Before anything is known about the size of objects. Our choice: most resources of a namespace
- * have no more.
+ * Size of the first page, before the object size is known. Our choice: most resources of a
+ * namespace have fewer objects.
  */
 const FIRST_PAGE = 20;
 /**
- * A longer answer is asked for again in smaller pages. An answer is in memory several times while
- * it is read, as bytes, text and objects, and several lists are under way: with 16 pages, four
- * lists of large objects took 1.5 GiB. Measured.
+ * A longer answer is requested again in smaller pages. Each answer is in memory several times: as
+ * bytes, text and objects. With a limit of 16 pages, four concurrent lists of large objects took
+ * 1.5 GiB. Measured.
  */
 const ANSWER_PER_PAGE = 4;
 const TRIES_MAX = 4;
-/** For an answer that may change within seconds: six seconds at least. */
+/** For an error that may pass within seconds: at least six seconds of tries. */
 const FAILED_TRIES_MAX = 6;
 const RETRY_MS = 500;
 const RETRY_MS_MAX = 5000;
 
 /**
- * A kind whose own server is away is told soon: the API server itself is waited for by the client.
+ * If an extension API server is away, give up early. The client already waits for the main API
+ * server.
  */
 function triesMax(error: unknown): number {
   if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) return 1;
@@ -56,11 +57,10 @@ function triesMax(error: unknown): number {
 }
 
 /**
- * Lists objects page by page, and gives `take` each page before the next one is asked for;
- * `restart` says that everything taken so far is void. All pages are of one version. When the
- * server has forgotten that version (410), the list is begun anew once, and after that goes on with
- * what is there then: a list that never ends helps nobody. `take` returns how many bytes the page
- * had.
+ * Lists objects page by page. Calls `take` with each page before it requests the next one; `take`
+ * returns the bytes of the page. `restart` means that all taken objects are void. All pages have
+ * one resource version. If that version expired (410), the list restarts once. At the next 410 it
+ * continues with the current version, because another restart might never end.
  */
 export async function listPages(
   client: Pick<KubeClient, 'listPage'>,

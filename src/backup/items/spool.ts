@@ -3,26 +3,26 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { CodedError } from '../../base/index.ts';
 
-/** Where the bytes of an object lie. */
+/** Position of an object's bytes. */
 export interface SpoolPlace {
   readonly at: number;
   readonly length: number;
 }
 
 export interface SpoolOptions {
-  /** A directory; without it the system's for temporary files. */
+  /** Default: the system's directory for temporary files. */
   readonly directory?: string | undefined;
-  /** It never has more. */
+  /** Upper limit of the file's size. */
   readonly bytesMax: number;
 }
 
-/** What is left free for others on the same file system. Our choice. */
+/** Share of the free space that the spool may use; other programs need the rest. Our choice. */
 const SHARE_OF_FREE = 0.5;
 
 /**
- * Objects that are waiting for their turn, in one file that has no name: when the process ends,
- * however that happens, the file is gone. How much may go in is decided when it is opened, from
- * what is free then; what does not fit is not kept, and is asked for again later.
+ * Holds listed objects in one unlinked file, which vanishes when the process ends in any way. The
+ * size limit is fixed when the file is opened, from the free space. An object that does not fit is
+ * read again later.
  */
 export class Spool implements AsyncDisposable {
   readonly #file: fs.FileHandle;
@@ -34,7 +34,7 @@ export class Spool implements AsyncDisposable {
     this.bytesMax = bytesMax;
   }
 
-  /** Throws the system's error where no file can be made. */
+  /** Throws the system's error if the file cannot be created. */
   static async open({ directory = tmpdir(), bytesMax }: SpoolOptions): Promise<Spool> {
     const folder = await fs.mkdtemp(join(directory, 'longshore-items-'));
     try {
@@ -56,13 +56,13 @@ export class Spool implements AsyncDisposable {
   }
 
   /**
-   * Keeps the bytes of several objects, in one write; undefined where they do not fit. Several
-   * calls may be under way at once.
+   * Stores the bytes of several objects in one write. Returns undefined if they do not fit.
+   * Concurrent calls are allowed.
    */
   async add(objects: readonly Buffer[]): Promise<SpoolPlace[] | undefined> {
     const bytes = Buffer.concat(objects);
     if (this.#bytes + bytes.length > this.bytesMax) return undefined;
-    // Taken before anything is waited for, so that no two share a place.
+    // Reserve the space before the first await, so that no two calls share it.
     let at = this.#bytes;
     this.#bytes += bytes.length;
     const places = objects.map(({ length }) => {
@@ -82,14 +82,14 @@ export class Spool implements AsyncDisposable {
         );
         written += bytesWritten;
       } catch {
-        // Full meanwhile: as if it had not fitted. The place stays empty.
+        // The disk is full: treat the objects as not fitting. The reserved space stays unused.
         return undefined;
       }
     }
     return places;
   }
 
-  /** Throws `SPOOL_DAMAGED` where less is there than was kept. */
+  /** Throws `SPOOL_DAMAGED` if the file is shorter than expected. */
   async read({ at, length }: SpoolPlace): Promise<Buffer> {
     const bytes = Buffer.allocUnsafe(length);
     let read = 0;

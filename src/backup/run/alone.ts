@@ -1,8 +1,8 @@
 import { CodedError } from '../../base/index.ts';
 
 /**
- * Throws what `assertLeading` throws, unless nobody else can lead yet: then what must not be left
- * as it is may still be put right.
+ * Throws the error of `assertLeading`, unless no other server can lead yet. Then this server may
+ * still finish urgent steps, such as post hooks.
  */
 export function assertAlone(assertLeading: (() => void) | undefined): void {
   try {

@@ -6,7 +6,7 @@ interface Ref {
   readonly name: string;
 }
 
-/** Kinds with their names, which may be read as often as wanted. */
+/** Kinds with their names. Can be iterated several times. */
 export type ResourceNames = Iterable<readonly [kind: string, names: Iterable<string>]>;
 
 const OUT = 0;
@@ -14,8 +14,8 @@ const EXPECTED = 1;
 const DONE = 2;
 
 /**
- * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be
- * millions, so that this has a byte for each beside its name, which the list of items has, too.
+ * Items that are in the backup, or are expected in it. Kinds are `apiVersion/Kind`. There may be
+ * millions, so each takes one byte beside its name, which it shares with the item list.
  */
 export class BackedUp {
   readonly #names: ObjectNames;
@@ -23,12 +23,12 @@ export class BackedUp {
   #total = 0;
   #done = 0;
 
-  /** `names`: those of the list of items, where there is one; more are added. */
+  /** `names`: names of the item list, if there is one. More names are added. */
   constructor(names = new ObjectNames()) {
     this.#names = names;
   }
 
-  /** What it takes of memory beside the names. */
+  /** Memory in bytes, without the names. */
   get bytes(): number {
     return this.#states.bytes;
   }
@@ -46,7 +46,7 @@ export class BackedUp {
     return number >= 0 && this.#states.get(number) === DONE;
   }
 
-  /** Found for the backup, and its turn will come. By its number among the names. */
+  /** Marks a listed item, by its number in the names. The item will be handled later. */
   expect(number: number): void {
     if (this.#states.get(number) !== OUT) return;
     this.#states.set(number, EXPECTED);
@@ -62,7 +62,7 @@ export class BackedUp {
     this.#done++;
   }
 
-  /** An action, or the cluster, has taken it out again. */
+  /** Removes an item that an action excluded, or that the cluster no longer has. */
   remove(kind: string, ref: Ref): void {
     const number = this.#names.find(kind, ref);
     const before = number < 0 ? OUT : this.#states.get(number);
@@ -72,7 +72,7 @@ export class BackedUp {
     if (before === DONE) this.#done--;
   }
 
-  /** Velero's `<backup>-resource-list.json.gz`: by kind, `namespace/name` or a name. */
+  /** Velero's `<backup>-resource-list.json.gz`: `namespace/name` or a name, by kind. */
   get resourceList(): ResourceNames {
     const isIn = (number: number): boolean => this.#states.get(number) === DONE;
     return { [Symbol.iterator]: () => this.#names.sorted(isIn) };

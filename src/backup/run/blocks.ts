@@ -26,12 +26,12 @@ export interface BlockOptions {
   readonly signal: AbortSignal;
 }
 
-/** Items that are backed up together, one after the other, between the hooks of their pods. */
+/** Items to back up together, one after another, between the hooks of their pods. */
 export type ItemBlock = readonly BlockItem[];
 
 /**
- * Makes the item blocks of a backup, each when it is asked for: an item with what its item block
- * actions relate to it, and those that `orderedResources` has in a row. No item is in two. Velero:
+ * Builds the item blocks of a backup on demand. A block holds an item with its related items from
+ * item block actions, or a run of `orderedResources`. No item is in two blocks. Velero:
  * pkg/backup/backup.go, executeItemBlockActions.
  */
 export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
@@ -57,11 +57,11 @@ export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlo
 const keyOf = (type: string, item: { namespace: string; name: string }): string =>
   `${type} ${idOf(item)}`;
 
-/** One block while it is made. */
+/** A block under construction. */
 class Building {
   readonly #options: BlockOptions;
   readonly #block: BlockItem[];
-  /** Asked for from the cluster, and not listed: once for each block. */
+  /** Unlisted items that were read from the cluster, each once per block. */
   readonly #loaded = new Set<string>();
 
   constructor(options: BlockOptions, block: BlockItem[]) {
@@ -69,7 +69,7 @@ class Building {
     this.#block = block;
   }
 
-  /** All versions of a listed item, and what is related to it. */
+  /** Adds all versions of a listed item, with its related items. */
   async addListed(versions: readonly Item[]): Promise<void> {
     let first: BlockItem | undefined;
     for (const item of versions) {
@@ -84,7 +84,7 @@ class Building {
     if (first) await this.#addRelated(first);
   }
 
-  /** An earlier try has stored it, and owes it nothing. */
+  /** Whether an earlier try stored the item and its post hooks have run. */
   #isDone(item: Item): boolean {
     const { backupper, journal } = this.#options;
     const id = idOf(item);
@@ -92,8 +92,8 @@ class Building {
   }
 
   /**
-   * The earlier try may have ended between an item and what is related to it, which may be in no
-   * list.
+   * Whether the item may have related items. The earlier try may have ended before it stored them,
+   * and they may be in no list.
    */
   #mayHaveRelated({ type }: Item): boolean {
     return this.#options.actions.some(({ takesType }) => takesType(type));

@@ -1,9 +1,6 @@
 import type { Backup, KubeObject } from '../../kube/index.ts';
 
-/**
- * What the parts around a run of a backup have to do. Plugins, archives and journals fit these;
- * none of them is known here.
- */
+/** Interfaces of the parts around a backup run: plugins, archives and journals implement them. */
 
 export interface ResourceIdentifier {
   /** `''` for the core group. */
@@ -14,13 +11,13 @@ export interface ResourceIdentifier {
   readonly name: string;
 }
 
-/** Which items an action is asked about. Nothing said means everything. */
+/** Items that an action applies to. An empty selector means all. */
 export interface ActionSelector {
   readonly includedNamespaces?: readonly string[];
   readonly excludedNamespaces?: readonly string[];
   readonly includedResources?: readonly string[];
   readonly excludedResources?: readonly string[];
-  /** As kubectl writes it. */
+  /** In kubectl's syntax. */
   readonly selector?: string;
 }
 
@@ -29,10 +26,10 @@ export interface ActionContext {
 }
 
 export interface ActionOutput {
-  /** Undefined where it stays as it was. */
+  /** Undefined if the item is unchanged. */
   readonly item?: KubeObject;
   readonly additionalItems?: readonly ResourceIdentifier[];
-  /** `''` or nothing: no operation was started. */
+  /** `''` or undefined: no operation was started. */
   readonly operationId?: string;
   readonly postOperationItems?: readonly ResourceIdentifier[];
 }
@@ -57,129 +54,114 @@ export interface BlockAction {
 
 export interface StartedOperation {
   readonly action: string;
-  /** Of the item as it was before the action. */
+  /** The item before the action changed it. */
   readonly item: ResourceIdentifier;
   readonly operationId: string;
   readonly postOperationItems: readonly ResourceIdentifier[];
 }
 
-/** A file of the backup's archive. */
 export interface ArchiveFile {
   readonly path: string;
   readonly bytes: Buffer;
 }
 
 export interface FinishedItem {
-  /** `apiVersion/Kind`, as in the backup's list of resources. */
+  /** `apiVersion/Kind`, as in the resource list of the backup. */
   readonly kind: string;
   readonly namespace: string;
   readonly name: string;
   /**
-   * Empty where it failed, and where an action took it out after another one had started an
+   * Empty if the item failed, or if an action excluded it after another action started an
    * operation.
    */
   readonly files: readonly ArchiveFile[];
-  /** In the archive it is under this name, which an action has given it. */
+  /** The name in the archive, if an action renamed the item. */
   readonly storedAs?: { readonly namespace: string; readonly name: string };
   readonly operations: readonly StartedOperation[];
-  /** The item is part of the list of resources all the same. */
+  /** A failed item is still in the resource list. */
   readonly hasFailed: boolean;
-  /** A pod whose pre hooks have run, and whose post hooks must still run. */
+  /** The pod's pre hooks have run, and its post hooks must still run. */
   readonly owesPostHooks: boolean;
-  /**
-   * What was done about volumes on its way, for whoever continues the run; only {@link VolumeSteps}
-   * reads it.
-   */
+  /** Volume steps done for the item, for a later try; only {@link VolumeSteps} reads them. */
   readonly facts: readonly Readonly<Record<string, unknown>>[];
   /**
-   * Something was done beyond the backup, which must not be done again: a snapshot, an operation, a
-   * hook.
+   * Something outside the backup happened that must not be repeated: a snapshot, operation or hook.
    */
   readonly hasEffect: boolean;
 }
 
-/** What {@link VolumeSteps} did after the actions of an item. */
+/** Result of {@link VolumeSteps} after the actions of an item. */
 export interface VolumeStepResult {
-  /** Operations that it began, such as backups of a pod's volumes. */
+  /** Started operations, such as PodVolumeBackups. */
   readonly operations?: readonly StartedOperation[];
   readonly facts?: readonly Readonly<Record<string, unknown>>[];
-  /** Whether any of it must not be done twice. */
+  /** Whether any step must not be repeated. */
   readonly hasEffect?: boolean;
-  /** Of the item, which is not backed up then. What else is here counts all the same. */
+  /** Errors of the item, which is then not backed up. The other fields still count. */
   readonly errors?: readonly unknown[];
 }
 
 /**
- * Takes what is done with. Each call is one step that either has happened whole or not at all, also
- * for a process that is killed in it: whoever continues the run asks the {@link ItemJournal} that
- * was written by these calls. Calls come one at a time, but for `begun`; a call that throws ends
- * the run.
+ * Takes finished items. Each call is atomic, even if the process is killed in it: a later try reads
+ * the {@link ItemJournal} that these calls wrote. Calls come one at a time, except `begun`. A call
+ * that throws ends the run.
  */
 export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
-  /**
-   * An action, or what is done about volumes, has begun them. Whether their item can be put is not
-   * known yet.
-   */
+  /** An action or a volume step has started operations. Their item may still fail to be put. */
   begun?(operations: readonly StartedOperation[]): void;
   /**
-   * The first pre hook of a pod runs next: whoever comes after a kill must know that the pod may be
+   * The first pre hook of a pod runs next. After a kill, the next try must know that the pod may be
    * frozen.
    */
   willFreeze?(item: { kind: string; namespace: string; name: string }): Promise<void>;
-  /** The post hooks of a pod have run, well or not. */
+  /** The post hooks of a pod have run, successfully or not. */
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void>;
-  /**
-   * How many hooks there have been so far, with those of earlier tries. Stored with the next item.
-   */
+  /** Hook counts so far, including earlier tries. Stored with the next item. */
   hooksRan?(counts: HookCounts): void;
 }
 
-/** For `status.hookStatus`. */
 export interface HookCounts {
   readonly hooksAttempted: number;
   readonly hooksFailed: number;
 }
 
 /**
- * What an earlier try of the same backup has handed to its sink. `id` is `namespace/name`, or the
+ * Items that an earlier try of the same backup put into its sink. `id` is `namespace/name`, or the
  * name.
  */
 export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
   /**
-   * Whether the archive has an item of this type under this name by now, of another version, or by
-   * an action that renames.
+   * Whether the archive already has an item of this type and name: another version, or a renamed
+   * item.
    */
   isNameTaken?(type: string, id: string): boolean;
-  /** Also of a pod whose pre hooks may have run, and that is not done. */
+  /** True also for an unfinished pod whose pre hooks may have run. */
   owesPostHooks(kind: string, id: string): boolean;
-  /** All pods that this is true of: one that is not listed by now must be thawed, too. */
+  /** All pods with due post hooks, including unlisted pods, which must be thawed too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;
   /**
-   * Everything that is done, with its type where it is in the archive: also what the cluster no
-   * longer has.
+   * All finished items, even if the cluster no longer has them. `type` is set if the item is in the
+   * archive.
    */
   all?(): Iterable<{
     readonly kind: string;
     readonly id: string;
     readonly type: string | undefined;
   }>;
-  /** Of the hooks that earlier tries have run. */
+  /** Hook counts of earlier tries. */
   readonly hooks?: HookCounts | undefined;
 }
 
-/**
- * What is done about volumes beside the objects that stand for them. An error that is thrown is one
- * of the item.
- */
+/** Volume steps beside the objects. A thrown error is an error of the item. */
 export interface VolumeSteps {
-  /** Before the actions: for a pod, which of its volumes are backed up by files. */
+  /** Before the actions: chooses the volumes of a pod to back up by files. */
   before?(type: string, item: KubeObject): Promise<void>;
-  /** Whether an action may run, as policies and the Backup's switches have it. */
+  /** Whether policies and the Backup's settings allow the action. */
   mayRun?(action: string, type: string, item: KubeObject): Promise<boolean>;
   /** After the actions: snapshots of a PersistentVolume, backups of a pod's volumes. */
   after?(type: string, item: KubeObject): Promise<VolumeStepResult | undefined>;
-  /** Waits until the volumes of these pods have been read: post hooks run after it. */
+  /** Waits until the volumes of these pods have been read. Post hooks run afterwards. */
   settled?(pods: readonly KubeObject[], signal: AbortSignal): Promise<void>;
 }

@@ -44,36 +44,35 @@ export interface ItemBackupperOptions {
   readonly journal?: ItemJournal | undefined;
   readonly volumes?: VolumeSteps | undefined;
   /**
-   * Items are stored anew after their operations: whatever they are, and no action may start
-   * another operation.
+   * Items are stored again after their operations: filters do not apply, and no action may start an
+   * operation.
    */
   readonly isFinalizing?: boolean | undefined;
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own.
-   * Without it, only actions and objects in Velero's namespace may.
+   * True: an annotation of any object may bring additional items past the filters. False: only
+   * actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly signal: AbortSignal;
 }
 
-/** An object on its way into the backup. */
 export interface BlockItem {
   readonly type: string;
   readonly object: KubeObject;
-  /** Of its resource, where the server prefers one. */
+  /** The version that the server prefers for the resource, if any. */
   readonly preferredVersion: string;
 }
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
-/** Operations of this backup are stored at its end, when they are over. */
+/** The backup stores its own operations at its end, when they have ended. */
 const NOT_ITS_OWN =
   'Excluding item because it is an operation or a request of Velero, which no restore may repeat';
 const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
 const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
 const NAMESPACES_TYPE = 'namespaces';
 /**
- * What readers refuse, and with it all of the archive (archive/tarball.ts). Only aggregated APIs
- * have such objects.
+ * Readers refuse an archive with a larger object (archive/tarball.ts). Only aggregated APIs have
+ * such objects.
  */
 const ITEM_BYTES_MAX = 64 << 20;
 
@@ -86,12 +85,12 @@ type VolumeFact = Readonly<Record<string, unknown>>;
 const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ namespace, name });
 
 /**
- * Puts single objects into a backup, with all that their actions add. Velero:
+ * Puts single objects into a backup, with the additional items of their actions. Velero:
  * pkg/backup/item_backupper.go.
  */
 export class ItemBackupper {
   readonly #options: ItemBackupperOptions;
-  /** Names that actions have given, by type. */
+  /** Names that actions gave to items, by type. */
   readonly #renamed = new Set<string>();
   /** The sink takes one item at a time. */
   readonly #turn = new Semaphore(1);
@@ -100,7 +99,7 @@ export class ItemBackupper {
     this.#options = options;
   }
 
-  /** Whether an object may be in the backup at all; where not, the log says why. */
+  /** Whether an object may be in the backup. If not, the log has the reason. */
   isIncluded(type: string, object: KubeObject, mustInclude: boolean): boolean {
     const { namespaces, resources, fine, log } = this.#options;
     const { namespace, name } = partsOf(object);
@@ -127,7 +126,7 @@ export class ItemBackupper {
     return reason === undefined;
   }
 
-  /** Whether an earlier try has put it into the backup. It counts as backed up then. */
+  /** Whether an earlier try stored the item. If so, counts it as backed up. */
   isDone(kind: string, id: string): boolean {
     if (this.#options.journal?.isDone(kind, id) !== true) return false;
     this.#options.backedUp.add(kind, refOf(id));
@@ -135,9 +134,9 @@ export class ItemBackupper {
   }
 
   /**
-   * Puts an object into the backup. `block`: what may be taken from there instead of asking the
-   * cluster. Returns whether it is in it now. What is wrong with the object is an error in the log;
-   * a sink that fails, and a cancel, are thrown.
+   * Puts an object into the backup and returns whether it is in the backup now. `block`: loaded
+   * items to use instead of a request. Errors of the object go to the log; errors of the sink and a
+   * cancel are thrown.
    */
   async backUp(
     item: BlockItem,
@@ -153,7 +152,7 @@ export class ItemBackupper {
     }
   }
 
-  /** It is named in the list of resources, and not in the archive: its pre hooks have failed. */
+  /** Notes an item whose pre hooks failed: in the resource list, but not in the archive. */
   async fail({ object }: BlockItem, { owesPostHooks = false } = {}): Promise<void> {
     const kind = kindOf(object);
     this.#options.backedUp.add(kind, partsOf(object));
@@ -194,8 +193,8 @@ export class ItemBackupper {
     const kind = kindOf(given);
     const ref = partsOf(given);
     if (backedUp.has(kind, ref) || this.isDone(kind, idOf(ref))) return true;
-    // Before anything is waited for: nobody else takes it, and an item that fails stays in the list
-    // of resources.
+    // Add before the first await: no other worker takes the item, and a failed item stays in the
+    // resource list.
     backedUp.add(kind, ref);
     const version = (given.apiVersion ?? '').split('/').at(-1) ?? '';
     const errors: unknown[] = [];
@@ -221,7 +220,7 @@ export class ItemBackupper {
     }
     if (!object) {
       backedUp.remove(kind, ref);
-      // An action before the one that took it out may have begun something, which goes on.
+      // An earlier action may have started operations, which continue.
       if (operations.length > 0) {
         await this.#put(
           {
@@ -253,7 +252,7 @@ export class ItemBackupper {
     }
     let files: ArchiveFile[] = [];
     if (errors.length === 0) {
-      // What cannot be written as JSON must not end the whole run.
+      // An object that cannot be written as JSON must not end the run.
       await asError(() => {
         this.#claimName(type, given, final);
         files = filesOf(type, final, version, preferredVersion);
@@ -282,8 +281,8 @@ export class ItemBackupper {
   }
 
   /**
-   * An action may give an item another name. One that no path can have, or two items of one path,
-   * would make an archive that nobody reads.
+   * Checks a name that an action gave to an item. An invalid path, or two items with one path,
+   * would make the archive unreadable.
    */
   #claimName(type: string, given: KubeObject, final: KubeObject): void {
     const { namespace, name } = partsOf(final);
@@ -307,8 +306,8 @@ export class ItemBackupper {
   }
 
   /**
-   * The object as the actions leave it; undefined where one of them takes it out. Additional items
-   * are in the backup before it is.
+   * Runs the actions and returns the resulting object; undefined if an action excluded it.
+   * Additional items are stored first.
    */
   async #runActions(
     type: string,
@@ -321,7 +320,7 @@ export class ItemBackupper {
     const what = `(groupResource=${type}, namespace=${namespace}, name=${name})`;
     let object = this.#mayMustInclude(given) ? given : withoutMustInclude(given);
     for (const { action, applies } of actions) {
-      // By the object as it was read, whatever an action has made of it.
+      // The selector applies to the original object, not to an action's result.
       if (!applies(type, given)) continue;
       if ((await volumes?.mayRun?.(action.name, type, object)) === false) continue;
       signal.throwIfAborted();
@@ -339,7 +338,7 @@ export class ItemBackupper {
         return undefined;
       }
       const mustInclude = annotations[MUST_INCLUDE_ANNOTATION] === 'true' || isFinalizing;
-      // A word between the action and us: it must not be restored.
+      // The annotation is only for us and must not be restored.
       object = withoutMustInclude(output.item ?? object);
       const { operationId = '', postOperationItems = [] } = output;
       if (operationId !== '') {
@@ -359,7 +358,7 @@ export class ItemBackupper {
     return object;
   }
 
-  /** With the annotation, a tenant could bring cluster-scoped objects past the filters. */
+  /** Otherwise a tenant could bring cluster-scoped objects past the filters with the annotation. */
   #mayMustInclude({ metadata: { namespace, annotations } }: KubeObject): boolean {
     const { backup, trustsMustInclude = false } = this.#options;
     if (annotations?.[MUST_INCLUDE_ANNOTATION] === undefined) return true;
@@ -369,8 +368,7 @@ export class ItemBackupper {
   }
 
   /**
-   * Told before anything is waited for: where the item cannot be put any more, somebody has to end
-   * them.
+   * Reports operations before the first await: if the item cannot be put, they must be canceled.
    */
   #begun(operations: StartedOperation[], started: readonly StartedOperation[]): void {
     operations.push(...started);
@@ -397,8 +395,8 @@ export class ItemBackupper {
   }
 
   /**
-   * Asks the cluster; empty where there is none. Throws `UNKNOWN_RESOURCE`, and the `KUBE_*`
-   * errors.
+   * Reads the object from the cluster; empty if it does not exist. Throws `UNKNOWN_RESOURCE` and
+   * the `KUBE_*` errors.
    */
   async load(identifier: ResourceIdentifier): Promise<BlockItem[]> {
     const { client, discovery, signal } = this.#options;
@@ -414,8 +412,8 @@ export class ItemBackupper {
   }
 
   /**
-   * What is wrong with it is said in the same breath: a journal must not have an item that failed
-   * without its errors, or whoever goes on would take the backup for a whole one.
+   * Reports the item's errors in the same step. Otherwise the journal could hold a failed item
+   * without its errors, and a later try would take the backup for complete.
    */
   async #put(
     item: Parameters<ItemSink['put']>[0],
@@ -453,7 +451,7 @@ export class ItemBackupper {
   }
 }
 
-/** What is wrong with one item, or with those that it needs: the others go on. */
+/** Errors of one item or of its additional items. Other items continue. */
 class ItemError extends Error {
   readonly errors: readonly unknown[];
 
@@ -463,7 +461,7 @@ class ItemError extends Error {
   }
 }
 
-/** Nothing more can be stored: the run ends. */
+/** The archive cannot be written any more: the run ends. */
 class SinkError extends CodedError {
   constructor(cause: unknown) {
     super('ARCHIVE_NOT_WRITTEN', `cannot write the backup: ${messageOf(cause)}`, { cause });
@@ -479,7 +477,7 @@ const isPathPart = (name: string): boolean =>
 const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
 
 /**
- * Where an object is in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath.
+ * Path of an object in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath.
  */
 export function itemPath(type: string, versionFolder: string, item: KubeObject): string {
   const { namespace, name } = partsOf(item);

@@ -6,14 +6,14 @@ import type { Spool } from '../items/spool.ts';
 import type { BlockAction } from './contract.ts';
 import type { Resolved } from './resolved-actions.ts';
 
-/** Told of what will soon be needed. Neither call fails, or waits. */
+/** Prefetches objects that the run will read next. Its calls never fail or wait. */
 export interface ReadAhead {
-  /** It will be asked for by its name, to be stored. */
+  /** The run will read the object by name to store it. */
   object(
     resource: ServedResource,
     ref: { readonly name: string; readonly namespace?: string | undefined },
   ): void;
-  /** Actions for PVCs will look at it and its volume. */
+  /** Actions for PVCs will read the PVC and its volume. */
   claim(pvc: KubeObject): void;
 }
 
@@ -22,37 +22,34 @@ export interface LookaheadOptions {
   readonly spool: Pick<Spool, 'read'>;
   readonly discovery: Pick<Discovery, 'findIn'>;
   readonly readAhead: ReadAhead;
-  /** Those that relate items to PVCs take them from the lists. */
+  /** Actions that relate listed items to PVCs use the lists instead. */
   readonly actions: readonly Resolved<BlockAction>[];
 }
 
-/**
- * PVCs that are looked at before it is their turn. Our choice: their volumes come back while one is
- * stored.
- */
+/** PVCs to prefetch. Our choice: their volumes arrive while another PVC is stored. */
 const CLAIMS_AHEAD = 32;
-/** Objects that did not fit into the spool, and may be large. Our choice. */
+/** Objects to prefetch that did not fit into the spool and may be large. Our choice. */
 const OBJECTS_AHEAD = 8;
-/** Of a PVC; a larger one is read at its turn alone. */
+/** Larger PVCs are not prefetched. */
 const CLAIM_BYTES_MAX = 64 << 10;
 const PVCS_TYPE = 'persistentvolumeclaims';
 const VOLUMES = { group: '', plural: 'persistentvolumes', type: 'persistentvolumes' };
 
 /**
- * Looks at listed items before it is their turn, and tells what has to be asked for them one by
- * one: the volumes of PVCs, and items that are not in the spool. What it says is a hint: each item
- * is read at its own turn, whatever has become of it.
+ * Walks ahead through the listed items and prefetches objects that need single requests: the
+ * volumes of PVCs, and items outside the spool. Prefetched objects are hints: each item is read
+ * again at its turn.
  */
 export class Lookahead {
   readonly #options: LookaheadOptions;
-  /** The first item that was not looked at. */
+  /** The first item that has not been checked. */
   #next = 0;
 
   constructor(options: LookaheadOptions) {
     this.#options = options;
   }
 
-  /** `index`: whose turn it is. */
+  /** `index`: the current item. */
   reach(index: number): void {
     const { items } = this.#options;
     const item = items.at(index);
@@ -62,7 +59,7 @@ export class Lookahead {
     this.#next = Math.max(this.#next, index + 1);
     for (; ahead > 0 && this.#next <= index + ahead; this.#next++) {
       const next = items.at(this.#next);
-      // Another list: its own items look further.
+      // The next list starts here: its own items look ahead.
       if (next?.type !== item.type) return;
       if (!items.isTaken(next)) this.#look(next);
     }
@@ -92,7 +89,7 @@ export class Lookahead {
       const isTaken = isListed && actions.some(({ applies }) => applies(PVCS_TYPE, pvc));
       if (resource && !isTaken) readAhead.object(resource, { name });
     } catch {
-      // Whoever reads it at its turn says what is wrong.
+      // The error appears when the item itself is read.
     }
   }
 }

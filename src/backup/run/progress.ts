@@ -7,17 +7,17 @@ export interface ProgressOptions<P> {
   readonly signal: AbortSignal;
 }
 
-/** Velero patches not more often. */
+/** Velero's patch interval. */
 const PROGRESS_MS = 1000;
 
 /**
- * Tells how far a run is, at most once in a while, and never twice at once. An error is a warning
- * of the run.
+ * Reports the progress of a run at intervals, one report at a time. An error is a warning of the
+ * run.
  */
 export class ProgressTeller<P> {
   readonly #options: ProgressOptions<P>;
   readonly #now: () => P;
-  /** Of what the status belongs to, as `backup`. */
+  /** Owner of the status, such as `backup`. */
   readonly #what: string;
   #lastMs = -Infinity;
   #telling: Promise<void> = Promise.resolve();
@@ -37,7 +37,7 @@ export class ProgressTeller<P> {
     this.#telling = this.#tell(this.#now()).finally(() => (this.#isTelling = false));
   }
 
-  /** Said last, once everything else has been. */
+  /** Sends the final report after all others. */
   async end(progress: P): Promise<void> {
     await this.#telling;
     await this.#tell(progress);

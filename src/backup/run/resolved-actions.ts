@@ -4,17 +4,17 @@ import { NameLists } from '../filters/name-lists.ts';
 import { type ResourceFinder, typeOf } from '../filters/resources.ts';
 import type { ActionSelector } from './contract.ts';
 
-/** An action and which items it is asked about. */
+/** An action with its resolved selector. */
 export interface Resolved<A> {
   readonly action: A;
-  /** Whether there are any of this type. */
+  /** Whether the action applies to any items of this type. */
   readonly takesType: (type: string) => boolean;
   readonly applies: (type: string, item: KubeObject) => boolean;
 }
 
 /**
- * Names as users write them become types. Velero: pkg/plugin/framework/action_resolver.go. Throws
- * `BAD_SELECTOR`.
+ * Resolves user names of resources to types. Velero: pkg/plugin/framework/action_resolver.go.
+ * Throws `BAD_SELECTOR`.
  */
 export function resolveActions<A extends { readonly appliesTo: ActionSelector }>(
   actions: readonly A[],
@@ -38,7 +38,7 @@ export function resolveActions<A extends { readonly appliesTo: ActionSelector }>
   });
 }
 
-/** Lists of resources as types; what nobody knows stays as it is, and matches nothing. */
+/** Resolves resource names to types. Unknown names stay and match nothing. */
 export function typeLists(
   resources: ResourceFinder,
   includes: readonly string[] | null | undefined,

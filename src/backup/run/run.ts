@@ -20,40 +20,40 @@ import { resolveActions } from './resolved-actions.ts';
 
 export interface BackupRunOptions {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own.
-   * Without it, only actions and objects in Velero's namespace may.
+   * True: an annotation of any object may bring additional items past the filters. False: only
+   * actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
-  /** As {@link validateBackup} left it. */
+  /** The Backup from {@link validateBackup}. */
   readonly backup: Backup;
   readonly namespaces: NamespaceFilter;
   readonly resources: ResourceFilter;
   readonly fine?: FineFilters | undefined;
-  /** Of {@link collectItems}. Each is taken once. */
+  /** The result of {@link collectItems}. Each item is taken once. */
   readonly items: ItemList;
   readonly spool: Pick<Spool, 'read'>;
-  /** In the order in which they are asked. */
+  /** In order of execution. */
   readonly actions: readonly BackupAction[];
   readonly blockActions: readonly BlockAction[];
   readonly exec: PodExec;
   /**
-   * Right before hooks: another server may be about to freeze or thaw the same pod. What it throws
-   * ends the run; has it the fact `isVacant`, nobody else is there yet.
+   * Called right before hooks: another server may be about to freeze or thaw the same pod. An error
+   * ends the run. With the fact `isVacant`, no other server leads yet.
    */
   readonly assertLeading?: () => void;
   readonly sink: ItemSink;
   readonly log: BackupLog;
   readonly journal?: ItemJournal;
   readonly volumes?: VolumeSteps;
-  /** Told of what `client` will soon be asked for. */
+  /** Prefetches objects that the run will read next. */
   readonly readAhead?: ReadAhead | undefined;
-  /** Blocks under way at once. Velero: `--item-block-worker-count`. */
+  /** Concurrent blocks. Velero: `--item-block-worker-count`. */
   readonly workers?: number;
   /**
-   * Called when a block is over, not more often than each second, and once at the end. Never two at
-   * once; an error is a warning.
+   * Called after blocks, at most once a second, and once at the end. Calls never overlap. An error
+   * is a warning.
    */
   readonly onProgress?: (progress: Progress) => Promise<void>;
   readonly progressMs?: number;
@@ -73,8 +73,8 @@ export interface BackupRunResult extends Progress {
 }
 
 /**
- * How long post hooks may take after a run was ended. Our choice: a hook has 30 s where nothing is
- * said, and a process that ends as much.
+ * Time limit for post hooks after the run ended early. Our choice: the default of a hook is 30 s,
+ * and an ending process has as long.
  */
 const THAW_MS = 30_000;
 const THAWS_AT_ONCE = 8;
@@ -83,12 +83,13 @@ const CRDS = { group: 'apiextensions.k8s.io', resource: 'customresourcedefinitio
 const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
 
 /**
- * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks.
- * Errors of single items are in the log and the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the
- * sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and the reason of
- * the signal; in each case it returns only after everything that was under way has ended. No pod
- * stays frozen then: its post hooks run, unless the signal's reason is a shutdown and the journal
- * knows of the pod, or another server may lead by now: another try is expected to run them.
+ * Puts the collected items into the sink, with hooks and actions, in item blocks. Errors of single
+ * items go to the log, and other items continue.
+ *
+ * Throws `ARCHIVE_NOT_WRITTEN` if the sink fails, `BAD_SELECTOR` for an invalid selector of an
+ * action or hook, and the signal's reason. Running steps end before it throws.
+ * Post hooks of frozen pods run first, with two exceptions. At a shutdown, a later try runs them if
+ * the journal has the pod. If another server may lead, that server runs them.
  */
 export async function runBackup(options: BackupRunOptions): Promise<BackupRunResult> {
   const { discovery, log, resources, journal } = options;
@@ -120,7 +121,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
     const { totalItems, itemsBackedUp } = backedUp;
     return { totalItems, itemsBackedUp };
   });
-  // Also of what an earlier try has done, whose definitions come last, as well.
+  // Include types that an earlier try stored; their definitions also come last.
   const types = new Set<string>();
   if (journal) {
     for (const item of options.items) {
@@ -133,7 +134,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   }
   const thawed = new Set<string>();
   const work = async (): Promise<void> => {
-    // Several workers may ask for the next block at once: they get one after the other.
+    // Workers may ask for blocks at the same time; the generator serves them in turn.
     for (let next = await blocks.next(); next.done !== true; next = await blocks.next()) {
       await backUpBlock(next.value, {
         backupper,
@@ -159,13 +160,13 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   };
   await Promise.all(Array.from({ length: Math.max(1, options.workers ?? 1) }, guarded));
   await blocks.return(undefined);
-  // What the others say, once one has failed, is only that they were ended.
+  // After one failure, the other errors only say that their work was canceled.
   const [failure] = failures.filter((error) => !isCanceled(error)).concat(failures);
   if (failure === undefined) await thawForgotten({ backupper, hooks, thawed, signal, options });
   if (failure === undefined && !resources.refuses(CRDS_TYPE) && !resources.takes(CRDS_TYPE)) {
     for (const type of types) await backUpDefinition(type, backupper, options);
   }
-  // What was found and left out counts no more.
+  // Excluded items no longer count.
   await progress.end({
     totalItems: backedUp.itemsBackedUp,
     itemsBackedUp: backedUp.itemsBackedUp,
@@ -185,7 +186,7 @@ interface BlockWork {
   readonly hooks: Hooks;
   readonly backedUp: BackedUp;
   readonly types: Set<string>;
-  /** Ids of pods whose post hooks have run. */
+  /** IDs of pods whose post hooks have run. */
   readonly thawed: Set<string>;
   readonly signal: AbortSignal;
   readonly journal: ItemJournal | undefined;
@@ -202,8 +203,8 @@ const idOfBlockItem = (item: BlockItem): string => idOf(refOfBlockItem(item));
 
 async function backUpBlock(block: ItemBlock, work: BlockWork): Promise<void> {
   /**
-   * Pods whose pre hooks have begun and whose post hooks have not; those whose debt the sink has
-   * taken are `noted`.
+   * Pods whose pre hooks have begun and whose post hooks have not. `noted`: the sink already knows
+   * that their post hooks are due.
    */
   const frozen: FrozenPods = { all: new Set(), noted: new Set() };
   try {
@@ -219,12 +220,12 @@ interface FrozenPods {
   readonly noted: Set<BlockItem>;
 }
 
-/** The run has ended, and nobody may come for these. */
+/** Runs post hooks of frozen pods, because the run has ended and no later try may follow. */
 async function thaw(
   { all, noted }: FrozenPods,
   { hooks, options: { log, signal, assertLeading, sink } }: BlockWork,
 ): Promise<void> {
-  // Whoever leads goes on with them, and must not find them thawed while their volumes are read.
+  // The new leader continues with these pods. Thawing them now would disturb its volume reads.
   try {
     assertAlone(assertLeading);
   } catch {
@@ -242,7 +243,7 @@ async function thaw(
     log.info('Running post hooks, since the backup ends early', about);
     try {
       await hooks.run(object, 'post', late);
-      // Nobody has to do it again; that this cannot be stored any more ends nothing.
+      // The hooks are done; a failed note must not end the thaw.
       await sink.postHooksDone({ kind: kindOf(object), namespace, name }).catch(() => undefined);
     } catch (error) {
       log.error('Post hooks did not end in time, and the pod may still be frozen', {
@@ -254,8 +255,8 @@ async function thaw(
 }
 
 /**
- * Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or
- * a filter leaves them out by now.
+ * Thaws pods that an earlier try froze and that are not among this try's items: a list failed, or a
+ * filter now excludes them.
  */
 async function thawForgotten({
   backupper,
@@ -309,9 +310,9 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure.error };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks of which none has run. One that has, or may
-    // have, has frozen it, whatever failed after it (Velero leaves the pod frozen); and freezing a
-    // file system that an earlier try has frozen fails.
+    // As in Velero, post hooks are skipped if no pre hook ran. If one may have run, the pod may be
+    // frozen, even after a later failure. Velero leaves such a pod frozen. Freezing it again in
+    // another try would fail.
     const mayBeFrozen = failure.hasRun || journal?.owesPostHooks(kind, id) === true;
     const isFrozen = mayBeFrozen && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
@@ -353,8 +354,7 @@ async function runPostHooks(
 }
 
 /**
- * Post hooks run even where nobody knows whether the volumes have been read: a file system that
- * stays frozen is worse.
+ * Waits for the pods' volumes. After an error post hooks still run: a frozen file system is worse.
  */
 async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork): Promise<void> {
   try {
@@ -369,8 +369,8 @@ async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork
 }
 
 /**
- * Custom resources need their definition; what has none is no custom resource. Velero:
- * pkg/backup/backup.go, backupCRD.
+ * Adds the CRD of a custom resource type; other types have none. Velero: pkg/backup/backup.go,
+ * backupCRD.
  */
 async function backUpDefinition(
   type: string,

@@ -13,12 +13,13 @@ export interface ThawOptions {
   readonly exec: PodExec;
   readonly log: BackupLog;
   /**
-   * Right before the hooks of each pod. What it throws is thrown, unless nobody else can lead yet.
+   * Called right before the hooks of each pod. Its error is thrown, unless no other server can lead
+   * yet.
    */
   readonly assertLeading: () => void;
   /**
-   * `namespace/name` of those whose post hooks have run, to which more are added: where this is
-   * tried again, they are not run twice.
+   * `namespace/name` of pods whose post hooks have run. The function adds to it, so that a retry
+   * does not run them twice.
    */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
@@ -30,18 +31,17 @@ interface PodRef {
 }
 
 /**
- * For all pods of a run: whoever waits for it has more to do. Our choice, long enough for hundreds
- * of pods whose hooks take their time.
+ * Time limit for all pods of a run: the caller has other work. Our choice: enough for hundreds of
+ * pods with slow hooks.
  */
 const THAW_MS = 10 * 60_000;
 const THAWS_AT_ONCE = 8;
 const TYPE = 'pods';
 
 /**
- * Runs the post hooks of pods that a run has frozen which nobody goes on with. A hook that fails,
- * and a pod that is not reached in time, are errors in the log, and the other pods follow. Throws
- * what the API server throws where it could not be asked for a pod, after all others; the reason of
- * the signal; and `LEADERSHIP_LOST`.
+ * Runs the post hooks of frozen pods of a run that nobody continues. A failed hook or an
+ * unreachable pod is an error in the log, and the other pods follow. Throws API errors after all
+ * pods, the signal's reason, and `LEADERSHIP_LOST`.
  */
 export async function thawPods(
   pods: readonly PodRef[],
@@ -71,7 +71,7 @@ export async function thawPods(
         `Post hooks did not run, and the pod may still be frozen: ${late.aborted ? 'there was no time left' : messageOf(error)}`,
         about,
       );
-      // What no waiting mends would be asked for ever.
+      // Do not throw a permanent error: the caller would retry forever.
       if (!late.aborted && retryOf(error) !== 'never') failures.push(error);
     }
   });
