@@ -102,11 +102,9 @@ export class RestoredVolumes {
   }
 
   /**
-   *
    * Decides about a PersistentVolume and carries the plan out. Does not change its input. Throws
    * `PV_ACTION_FAILED` if the provider makes no volume. Throws `PV_STAYS` if a volume of the same
    * name is not deleted in time.
-   *
    */
   async prepare(pv: PersistentVolume): Promise<PreparedVolume> {
     const { log } = this.#options;
@@ -133,10 +131,8 @@ export class RestoredVolumes {
   }
 
   /**
-   *
    * A claim without its old binding, with the new name of its volume or none. Velero does this
    * after the actions.
-   *
    */
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim {
     const { volumeName = '' } = claim.spec;

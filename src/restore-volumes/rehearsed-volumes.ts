@@ -9,11 +9,7 @@ export interface RehearsedVolumesOptions {
   readonly log: BackupLog;
 }
 
-/**
- *
- * Logs the plan for each PersistentVolume. Calls no provider, and waits for no name.
- *
- */
+/** Logs the plan for each PersistentVolume. Calls no provider, and waits for no name. */
 export class RehearsedVolumes implements PersistentVolumeSteps {
   readonly #options: RehearsedVolumesOptions;
   readonly #provisioned = new Set<string>();

@@ -42,17 +42,11 @@ export interface FileBackupsOptions {
 const CLAIM = 'velero.io/pvc-name';
 
 /**
- *
- *
- *
  * Decides through which pod the files of each claim are restored. The backup has the files of a
  * claim once, with the first of its pods. If that pod is not restored, exactly one other pod of the
  * claim restores them. (The first pod may have ended, or may exist already.) Velero leaves such a
  * claim empty. An existing claim has its own data, and the existing pod may use it. The restore
  * writes nothing into it through another pod.
- *
- *
- *
  */
 export class FileBackups {
   readonly #options: FileBackupsOptions;

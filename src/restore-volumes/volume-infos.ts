@@ -37,11 +37,9 @@ const DRIVER = 'velero.io/csi-driver-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 
 /**
- *
  * Velero's `restore-<name>-volumeinfo.json.gz`. Pods' volumes come first, then native snapshots,
  * CSI snapshots and moved data. Velero: internal/volume/volumes_information.go,
  * RestoreVolumeInfoTracker.Result.
- *
  */
 export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolumeInfo[] {
   const bound = new Map(

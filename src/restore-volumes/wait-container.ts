@@ -13,10 +13,8 @@ export interface WaitContainerOptions {
   /** The namespace of the server and its ConfigMaps. */
   readonly namespace: string;
   /**
-   *
    * The default image, with the helper at `/velero-restore-helper`. A ConfigMap may name another
    * image.
-   *
    */
   readonly image: string | ((context: ActionContext) => Promise<string>);
   /** The tag of an image that a ConfigMap names without one. */

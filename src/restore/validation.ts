@@ -72,13 +72,11 @@ const NO_SOURCE =
 const SCHEDULE_NAME = 'velero.io/schedule-name';
 
 /**
- *
  * Sets the defaults of a Restore and returns all errors, in Velero's order and words
  * (validateAndComplete). Velero stops at some errors; this function continues. Errors that Velero
- * finds late or never come last, such as selectors, durations, ignored modifiers, and unfinished
- * backups. A refusal by the API server is an error of the Restore, as in Velero. If the API server
- * is away, it throws, and so does a cancel.
- *
+ * finds late or never come last, such as selectors, durations and ignored modifiers. A refusal by
+ * the API server is an error of the Restore, as in Velero. If the API server is away, it throws,
+ * and so does a cancel.
  */
 export async function validateRestore(
   given: Restore,

@@ -4,10 +4,8 @@ import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 const LAST_APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
 /**
- *
  * Copies a Service without assigned addresses and ports. Keeps user-chosen values. Velero:
  * pkg/restore/actions/service_action.go.
- *
  */
 export function withoutGivenPorts(service: Fields, preservesNodePorts: boolean): Fields {
   const copy = jsonCopy(service);

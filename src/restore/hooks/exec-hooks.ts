@@ -166,10 +166,8 @@ export class RestoreHooks {
   }
 
   /**
-   *
    * Fails the hooks that were started. With onError=Fail, the pod's later hooks fail, too. Returns
    * the other hooks.
-   *
    */
   #withoutBegun(
     pod: Pod,
@@ -223,10 +221,8 @@ export class RestoreHooks {
   }
 
   /**
-   *
    * Resolves when all hooks are finished. After `timeoutMs` each unfinished hook is an error.
    * Rejects only on abort. Then nothing is reported, because a resumed restore runs the rest.
-   *
    */
   async finish({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<void> {
     const timer = setTimeout(

@@ -74,11 +74,7 @@ export class PodState {
     signal.removeEventListener('abort', wake);
   }
 
-  /**
-   *
-   * The first running container with hooks. If a hook has `waitForReady`, it must be ready.
-   *
-   */
+  /** The first running container with hooks. If a hook has `waitForReady`, it must be ready. */
   firstUp(pod: Pod): string | undefined {
     const statuses = containerStatusesOf(pod);
     return this.#open.find(({ container }) => {

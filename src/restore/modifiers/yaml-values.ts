@@ -29,10 +29,8 @@ const writtenAs = (node: Node | null): string =>
 const numberOf = (value: bigint): unknown => (parseJsonExact(`[${value}]`) as unknown[])[0];
 
 /**
- *
  * The fewest digits for a 32-bit float, as `strconv.FormatFloat(value, 'g', -1, 32)` writes.
  * Integers are not written this way.
- *
  */
 function goFloat32(value: number): string {
   if (Number.isInteger(value)) return String(value);

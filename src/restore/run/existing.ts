@@ -41,13 +41,11 @@ export interface BackedUp {
 }
 
 /**
- *
  * Handles an object that the cluster already has. Equal objects need nothing. The policy `update`
  * patches the object, and other policies warn in Velero's words. For an object that is being
  * deleted it reports an error, because the object will be missing soon. `wanted` has the labels of
  * the restore. Returns the outcome; undefined if the notes decide it. Velero:
  * pkg/restore/restore.go, restoreItem, and merge_service_account.go.
- *
  */
 export async function settleExisting(
   found: KubeObject,

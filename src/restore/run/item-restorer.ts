@@ -757,10 +757,8 @@ export class ItemRestorer {
   }
 
   /**
-   *
    * Looks for the object after a failed creation. The server may have checked ports or quotas
    * before the name.
-   *
    */
   async #find(
     resource: Resource<KubeObject>,

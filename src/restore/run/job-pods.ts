@@ -113,10 +113,8 @@ export function oldPodsSelector(job: KubeObject): string | undefined {
 }
 
 /**
- *
  * The Job with the selector of the backup, which takes over pods restored before it. `inBackup`:
  * the Job with the labels in {@link CONTROLLER_LABELS}.
- *
  */
 export function withOldPods(job: KubeObject, inBackup: KubeObject): KubeObject {
   const copy = jsonCopy(job as unknown as Record<string, unknown>);

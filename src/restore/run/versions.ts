@@ -18,17 +18,11 @@ export interface VersionChoice {
 export type ChosenVersions = ReadonlyMap<string, string>;
 
 /**
- *
- *
- *
  * Chooses the version of each type that has several in the backup. First the user's choice, then
  * the cluster's preferred version. Next come the backup's preferred version and the newest common
  * version. Velero: pkg/restore/prioritize_group_version.go, chooseAPIVersionsToRestore (v1.18.3).
  * Velero compares versions of whole groups. Velero also restores additional items in the version of
  * the backup's cluster.
- *
- *
- *
  */
 export function chosenVersions(
   folders: Iterable<ItemFolder>,
