@@ -40,12 +40,9 @@ import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
 
 export interface ArchiveOptions {
-  /**
-   * Told of what does not end the call: a log that could not be stored, a file of ours that cannot
-   * be read.
-   */
+  /** Logs errors that do not fail a call, such as a log that was not stored. */
   readonly logger?: Logger;
-  /** Of the stored Backup, where a reader has no use for a longer one. */
+  /** Limit for the stored Backup. */
   readonly metadataBytesMax?: number;
 }
 
@@ -56,9 +53,9 @@ const PREVIOUS_TRIED = 3;
 type NotedDeletion = DeletionOptions & { readonly nowNs?: Nanoseconds };
 
 /**
- * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence).
- * Readers take a backup for one that is there when its `velero-backup.json` is, and for a whole one
- * by the phase in it: so that file is written after all others, and deleted before them.
+ * Backups in a backup storage location, with Velero 1.18's layout (pkg/persistence). For readers a
+ * backup exists if its `velero-backup.json` exists, and the phase in it tells whether it is
+ * complete. This file is therefore stored last and deleted first.
  */
 export class BackupArchive {
   readonly #bucket: Bucket;
@@ -75,7 +72,7 @@ export class BackupArchive {
     this.#metadataBytesMax = metadataBytesMax;
   }
 
-  /** Names of folders, of which some may be no backup yet, or none any more. */
+  /** Names of folders. Some may be no complete backup. */
   list(options?: SignalOptions): AsyncIterable<string> {
     return this.#bucket.listFolders(BACKUPS_FOLDER, options);
   }
@@ -85,10 +82,10 @@ export class BackupArchive {
   }
 
   /**
-   * Stores a new backup. Where something fails, all but log and operations is removed again, as far
-   * as the bucket is there, unless the process ends, whose work another one goes on with. Of two
-   * clusters that store a backup of one name at the same time one at most does, and what the other
-   * one has put stays its own. Throws `BACKUP_EXISTS`, and what the bucket throws.
+   * Stores a new backup. On failure it deletes all files but the log and operations, if the bucket
+   * can be reached. After a shutdown another process continues instead. If two clusters store the
+   * same name at once, at most one succeeds, and neither overwrites the other. Throws
+   * `BACKUP_EXISTS`, and errors of the bucket.
    */
   async put(
     name: string,
@@ -115,9 +112,9 @@ export class BackupArchive {
       const held = this.#checksums.encode(name, checksums);
       await this.#putNew(name, 'checksums', held, { ...options, uid });
       for (const [file, encoded] of files) {
-        // Who puts this one has put all others.
+        // The metadata is last: now all other files are stored.
         if (file === 'metadata') await this.#putNew(name, 'checksums', held, { ...options, uid });
-        // Operations are stored while a backup runs.
+        // The running backup has already stored operations.
         if (file === 'itemOperations') {
           await this.#bucket.put(backupKey(name, file), encoded.read(), {
             ...options,
@@ -126,7 +123,7 @@ export class BackupArchive {
         } else await this.#putNew(name, file, encoded, { ...options, uid });
       }
     } catch (error) {
-      // What is there is another one's.
+      // The existing files belong to another backup.
       if (isCode(error, 'BACKUP_EXISTS')) throw error;
       const reason = options.signal?.reason as { readonly by?: unknown } | undefined;
       if (!isCode(reason, 'CANCELED') || reason?.by !== 'shutdown') {
@@ -143,10 +140,9 @@ export class BackupArchive {
   }
 
   /**
-   * In a bucket that is written once: puts the files of a backup that is over under Velero's names,
-   * of which its own is the last. Elsewhere they are there already. May be repeated: whoever finds
-   * that the files say so, and may have been killed before, calls it. Throws what the bucket
-   * throws.
+   * In a write-once bucket, publishes the files of a finished backup under Velero's names, with the
+   * metadata last. Does nothing in other buckets. Repeatable: call it whenever the process that
+   * finished the backup may have been killed. Throws errors of the bucket.
    */
   async seal(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
     const last = backupKey(name, 'metadata');
@@ -154,9 +150,8 @@ export class BackupArchive {
   }
 
   /**
-   * The same, for whoever does not know whether the Backup of a UID is over, by the phase that is
-   * stored: what stored it may have been cut off before it was published. Reads nothing in a bucket
-   * that is not written once. Throws what the bucket throws.
+   * Calls {@link seal} if the stored phase of the Backup is final. Reads nothing in a bucket that
+   * is not write-once. Throws errors of the bucket.
    */
   async sealEnded(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
     if (!keepsApart(this.#bucket)) return;
@@ -171,20 +166,20 @@ export class BackupArchive {
     try {
       await this.seal(name, uid, options);
     } catch (error) {
-      // Whoever deletes it removes the rest.
+      // The deletion removes the rest.
       if (!isCode(error, 'FILES_DELETED')) throw error;
     }
   }
 
   /**
-   * Throws `FILES_APART` where its files are those of a location that was written once, and is not
-   * any more.
+   * Throws `FILES_APART` if the location is no longer write-once, and its files are still
+   * unpublished.
    */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, backupFolder(name), options);
   }
 
-  /** The log is for people: without it the backup is still one. */
+  /** The log is for people, and a backup without it is complete. */
   async #putLog(name: string, log: ScratchFile, options: ObjectOptions): Promise<void> {
     try {
       await this.#bucket.put(backupKey(name, 'log'), log.read(), options);
@@ -195,9 +190,9 @@ export class BackupArchive {
   }
 
   /**
-   * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup
-   * itself last. A kill between any two leaves a backup that is read without a word, in the state
-   * that its own file tells. Throws `FILES_APART`, and what the bucket throws.
+   * Replaces operations, volume infos, results and contents of a backup, and the Backup itself
+   * last. A kill in between leaves a readable backup, in the state of its metadata. Throws
+   * `FILES_APART`, and errors of the bucket.
    */
   async update(name: string, update: BackupUpdate, options: DeletionOptions = {}): Promise<void> {
     await this.assertNotApart(name, options);
@@ -218,9 +213,9 @@ export class BackupArchive {
   }
 
   /**
-   * Adds text to the log of a backup after its run, in place of what an earlier call added. May be
-   * repeated. The log passes through a file in `directory`. Throws what the bucket throws,
-   * `SCRATCH_FULL`, `SCRATCH_FAILED`.
+   * Adds text to the end of a backup's log, and replaces text of an earlier call. Repeatable. The
+   * log passes through a file in `directory`. Throws `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors
+   * of the bucket.
    */
   async setLogTail(
     name: string,
@@ -230,18 +225,15 @@ export class BackupArchive {
     await putLogTail(this.#bucket, backupKey(name, 'log'), text, { directory, signal });
   }
 
-  /**
-   * The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what
-   * the bucket throws.
-   */
+  /** The log, in pieces. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the bucket. */
   readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
     const key = backupKey(name, 'log');
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
   }
 
   /**
-   * What is there with other bytes is of an earlier try of this backup, and is replaced, or of
-   * another one's. Throws `BACKUP_EXISTS` then.
+   * Stores a new file. Replaces a file of an earlier try of this backup. Throws `BACKUP_EXISTS` if
+   * the file belongs to another backup.
    */
   async #putNew(
     name: string,
@@ -256,7 +248,7 @@ export class BackupArchive {
     } catch (error) {
       if (!isCode(error, 'BLOB_EXISTS')) throw error;
     }
-    // Its own answer may have been lost.
+    // An earlier put may have succeeded without an answer.
     if (await holds(this.#bucket, key, encoded.sum, options)) return;
     if (!(await this.#folder(name).isOf(uid, options))) {
       const text = `backup already exists in object storage: another one of its name, as of another cluster, stores ${key} at this moment`;
@@ -275,13 +267,14 @@ export class BackupArchive {
     }
   }
 
-  /** The Backup as it is stored; throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
+  /** The stored Backup. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
   async loadMetadata(name: string, options: SignalOptions = {}): Promise<StoredBackup> {
     return (await this.open(name, options)).metadata;
   }
 
   /**
-   * A backup to be read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws.
+   * Opens a backup to read it. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the
+   * bucket.
    */
   open(name: string, options: SignalOptions = {}): Promise<StoredArchive> {
     return openArchive(name, {
@@ -293,8 +286,8 @@ export class BackupArchive {
   }
 
   /**
-   * Opens the files of a Backup of the cluster. Throws what {@link open} throws, and `OTHER_BACKUP`
-   * if another Backup of this name has stored them: the given one failed, or its location points
+   * Opens the files of a Backup of the cluster. Throws as {@link open}, and `OTHER_BACKUP` if
+   * another Backup of this name stored them: the given one failed, or its location points
    * elsewhere.
    */
   async openOf(backup: AnyBackup, options: SignalOptions = {}): Promise<StoredArchive> {
@@ -307,8 +300,8 @@ export class BackupArchive {
   }
 
   /**
-   * `[]` where there is no file. Reads no other file, so it serves a backup that runs as well.
-   * Throws `DAMAGED_ARCHIVE`.
+   * `[]` without a file. Reads no other file, so it also works for a running backup. Throws
+   * `DAMAGED_ARCHIVE`.
    */
   async loadItemOperations<S extends z.ZodType>(
     name: string,
@@ -319,39 +312,37 @@ export class BackupArchive {
   }
 
   /**
-   * Removes the file that stands for the whole backup. Files that somebody else has stored under
-   * its name and UID are then no backup any more. Throws errors of the bucket.
+   * Removes the metadata. Files that another cluster stored under this name and UID are then no
+   * backup any more. Throws errors of the bucket.
    */
   async disown(name: string, options: SignalOptions = {}): Promise<void> {
     await this.#bucket.delete(backupKey(name, 'metadata'), options);
   }
 
-  /** Whether backups are signed as they are stored. */
   get signs(): boolean {
     return canSign(this.#bucket);
   }
 
   /**
-   * Removes what the Backup of a UID has stored, and nothing of another one of its name, of this
-   * cluster or of another: whose journal stays, and whose files. May be repeated: its own journal,
-   * by which it is known here, goes last.
+   * Removes the files of the Backup with this UID. Journals and files of other Backups of its name
+   * stay. Repeatable: its own journal identifies it and goes last.
    *
-   * @returns whether files of another Backup stay. Throws what the bucket throws.
+   * @returns whether files of another Backup stay. Throws errors of the bucket.
    */
   async deleteOf(name: string, uid: string, options: NotedDeletion = {}): Promise<boolean> {
     return this.#noted({ name, uid }, options, () => this.#folder(name).deleteOf(uid, options));
   }
 
   /**
-   * Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody
-   * takes for a backup.
+   * Removes every file of the folder. Repeatable: after a kill, the rest is no backup for any
+   * reader.
    */
   async delete(name: string, options: NotedDeletion = {}): Promise<void> {
     await this.#noted({ name }, options, () => this.#folder(name).delete(options));
   }
 
   /**
-   * The newest signed Backup of a list, newest first. The next backup names it. Looks at a few.
+   * The newest signed Backup of a list (newest first), which the next backup names. Reads a few.
    * Throws errors of the bucket.
    */
   async previousOf(
@@ -378,7 +369,7 @@ export class BackupArchive {
     return undefined;
   }
 
-  /** Notes a deletion before and, if that failed (as in a full bucket), after it. */
+  /** Notes a deletion before it and, if that failed (for example in a full bucket), after it. */
   async #noted<T>(
     backup: { readonly name: string; readonly uid?: string },
     { nowNs, ...options }: NotedDeletion,
@@ -398,7 +389,7 @@ export class BackupArchive {
     return result;
   }
 
-  /** Undefined for a backup that nothing can name, because it has no signature. */
+  /** Undefined for an unsigned backup, because no other backup names it. */
   async #uidToNote(
     { name, uid }: { readonly name: string; readonly uid?: string },
     options: SignalOptions,
@@ -406,7 +397,7 @@ export class BackupArchive {
     try {
       const checksums = await this.#checksums.load(name, options);
       const isThere = await this.has(name, options);
-      // Its files may be gone already: whoever deletes the Backup knows that.
+      // Its files may be deleted already. The caller knows that the Backup is deleted.
       const mayBeNamed = isThere ? checksums?.signature !== undefined : canSign(this.#bucket);
       if (!mayBeNamed) return undefined;
       return uid ?? (await this.loadMetadata(name, options)).metadata.uid;

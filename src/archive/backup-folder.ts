@@ -13,14 +13,14 @@ import {
 import { loadList } from './stored-archive.ts';
 import { unseal } from './write-once/seal.ts';
 
-/** As much of an operation as tells whose it is. */
+/** The fields of an operation that name its owner. */
 const OPERATION_OWNER = z.looseObject({
   spec: z.looseObject({ backupUID: z.string().optional() }),
 });
 
 /**
- * The folder of all files that have been stored under one name: whose they are, and how they are
- * removed. All methods throw what the bucket throws.
+ * The folder of all files of one name. Finds their owner and deletes them. All methods throw errors
+ * of the bucket.
  */
 export class BackupFolder {
   readonly #bucket: Bucket;
@@ -53,9 +53,8 @@ export class BackupFolder {
   }
 
   /**
-   * Whether the files are those of the Backup of this UID: by the Backup among them. Where none is,
-   * as of a run that has not ended, they are this one's unless another one has a journal there, or
-   * operations.
+   * Whether the files belong to the Backup of this UID. The stored Backup decides. Without it
+   * (unfinished run), they do unless the folder has a journal or operations of another Backup.
    */
   async isOf(uid: string, options: SignalOptions): Promise<boolean> {
     const name = this.#name;
@@ -80,8 +79,8 @@ export class BackupFolder {
   }
 
   /**
-   * What an earlier backup of the name left behind, that was not whole, would be read as a part of
-   * the one that is about to be stored. Throws `BACKUP_EXISTS`.
+   * Removes files of an incomplete earlier backup. Readers would take them for files of the new
+   * backup. Throws `BACKUP_EXISTS`.
    */
   async removeLeftovers(options: DeletionOptions): Promise<void> {
     const operations = backupKey(this.#name, 'itemOperations');
@@ -98,8 +97,8 @@ export class BackupFolder {
   }
 
   /**
-   * Until a backup is stored they tell of another one that may be made under its name. One that
-   * stays is no part of this one, which is stored by now: where something fails, it is only logged.
+   * Removes journals of other Backups of this name. Until this backup is stored, they may belong to
+   * a running one. Failures are only logged, because this backup is complete.
    */
   async removeOtherJournals(uid: string, options: DeletionOptions): Promise<void> {
     if (uid === '') return;
@@ -117,10 +116,9 @@ export class BackupFolder {
   }
 
   /**
-   * After the Backup of a UID could not be stored as a whole: nobody may take what is there for
-   * one. A signal may have ended already, and this is still to be done. Where another one of its
-   * name has stored its files, or may be at it, all stays. Where something fails, it is only
-   * logged.
+   * Cleans up after a failed store, so that no reader takes the rest for a backup. Runs even if the
+   * signal has aborted. If another Backup of this name has files, or may be storing them, all files
+   * stay. Failures are only logged.
    */
   async abandon(
     uid: string,
@@ -135,12 +133,12 @@ export class BackupFolder {
       if (keys.some((key) => key.startsWith(journalsFolder(name)) && !key.startsWith(own))) return;
       assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'));
-      // With its operations known, they can still be told to stop.
+      // With its operations known, they can still be stopped.
       const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
       for (const key of keys) {
-        // Who made the backup also decides what becomes of its journal.
+        // The caller also decides about the journal.
         const isOfJournal = key.startsWith(journalsFolder(name));
-        // They tell why, as its own log does.
+        // These logs explain the failure.
         const isLog = key.startsWith(moverLogsFolder({ kind: 'Backup', name }));
         if (kept.includes(key) || isOfJournal || isLog) continue;
         assertAllowed();
@@ -159,8 +157,8 @@ export class BackupFolder {
   }
 
   /**
-   * Removes what the Backup of a UID has stored; its own journal goes last. Returns whether files
-   * of another Backup stay.
+   * Removes the files of the Backup of a UID, and its own journal last. Returns whether files of
+   * another Backup stay.
    */
   async deleteOf(uid: string, options: DeletionOptions): Promise<boolean> {
     const { assertAllowed = () => undefined } = options;
@@ -168,7 +166,7 @@ export class BackupFolder {
     const own = journalFolder(name, uid);
     const isOwn = await this.isOf(uid, options);
     if (isOwn) {
-      // From here on nobody takes the rest for a backup.
+      // Without metadata, the rest is no backup for any reader.
       assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'), options);
       await unseal(this.#bucket, backupFolder(name), options);
@@ -184,7 +182,7 @@ export class BackupFolder {
     return !isOwn;
   }
 
-  /** Removes every file; the Backup itself goes first. */
+  /** Removes every file, the metadata first. */
   async delete(options: DeletionOptions): Promise<void> {
     options.assertAllowed?.();
     await this.#bucket.delete(backupKey(this.#name, 'metadata'), options);

@@ -4,11 +4,10 @@ import type { DeletionOptions } from './delete-folder.ts';
 import { backupFolder, backupKey } from './layout.ts';
 
 /**
- * Puts the end of the locks of a backup's files off, to so long from now; objects in folders, as of
- * the journal, are left to the bucket. The Backup's own file is the last, so that it stands for the
- * others. A file that refuses keeps no other from it, and one that is locked for longer already is
- * good as it is: the first refusal is thrown at the end. Throws `UNSUPPORTED_PUT` where the bucket
- * knows no locks, and what the bucket throws.
+ * Extends the object locks of a backup's files until `retention` from now. Objects in subfolders,
+ * such as the journal, are not touched. The metadata is last, as proof of the others. A refusal
+ * does not stop the other files, and longer locks stay. Throws the first refusal at the end,
+ * `UNSUPPORTED_PUT` for a bucket without locks, and errors of the bucket.
  */
 export async function extendBackupLocks(
   bucket: Bucket,

@@ -8,7 +8,7 @@ import { decodeJson } from './json-file.ts';
 import { backupKey } from './layout.ts';
 import { type SignatureState, signingOf } from './signature.ts';
 
-/** The file of checksums of each backup in a bucket. */
+/** The checksums file of each backup in a bucket. */
 export class ChecksumsFile {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
@@ -18,10 +18,7 @@ export class ChecksumsFile {
     this.#logger = logger;
   }
 
-  /**
-   * Undefined where there is none, and for one that cannot be read: a file of ours must not keep a
-   * backup from being restored.
-   */
+  /** Undefined for a missing or unreadable file: our own file must not prevent a restore. */
   async load(name: string, options: SignalOptions): Promise<Checksums | undefined> {
     const key = backupKey(name, 'checksums');
     try {
@@ -38,9 +35,9 @@ export class ChecksumsFile {
   }
 
   /**
-   * Reads checksums to change them. Sums of files that Velero has written anew are left out.
-   * Undefined for a backup without checksums. Throws `DAMAGED_ARCHIVE` for a wrong signature:
-   * a new signature would hide the change.
+   * Loads checksums in order to change them, without sums of files that Velero has replaced.
+   * Undefined for a backup without checksums. Throws `DAMAGED_ARCHIVE` for a wrong signature: a new
+   * signature would hide the change.
    */
   async loadValid(
     name: string,
@@ -72,7 +69,7 @@ export class ChecksumsFile {
     return encodedJson({ ...payload, ...(signature && { signature }) });
   }
 
-  /** Tells who wrote the checksums of a backup, and the Backup beside them. */
+  /** The state of the signature, for checksums and the Backup beside them. */
   stateOf(name: string, backup: StoredBackup, checksums: Checksums | undefined): SignatureState {
     if (!checksums?.signature) return 'unsigned';
     const signing = signingOf(this.#bucket)?.signing;

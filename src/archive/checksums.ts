@@ -11,16 +11,15 @@ import { signatureSchema } from './signature.ts';
 const sumSchema = z.object({ lengthBytes: z.number(), sha256: z.string() });
 
 /**
- * Our own file beside those of a backup: which files there are, and what each may be. Velero looks
- * for its own names only, so it never sees that one of them is gone, or is of another time. A file
- * that is being replaced may be the old or the new one, so nothing is taken for damaged after a
- * kill between two writes.
+ * Our own file in a backup's folder: its files and their allowed checksums. Velero reads only its
+ * own names, and would not notice a missing or old file. While a file is being replaced, both the
+ * old and the new sum are allowed. A kill between two writes therefore damages nothing.
  */
 export const checksumsSchema = z.looseObject({
   version: z.literal(1),
-  /** What the Backup's own file says, when these were written. See {@link stateOf}. */
+  /** The Backup's state when these were written. See {@link stateOf}. */
   states: z.array(z.string()),
-  /** An empty list: the file is there, and may be anything. */
+  /** An empty list: the file exists, with any bytes. */
   files: z.record(z.string(), z.array(sumSchema)),
   previous: previousSchema.optional(),
   /** The other files are encrypted in the bucket. */
@@ -31,22 +30,19 @@ export const checksumsSchema = z.looseObject({
 export type Checksums = z.infer<typeof checksumsSchema>;
 
 /**
- * Where a backup stands. Whoever finishes it changes this: a real Velero that went on with a backup
- * of ours, too.
+ * The state of a backup. Every program that finishes it changes the state, and so does a real
+ * Velero.
  */
 export const stateOf = ({ metadata, status = {} }: StoredBackup): string =>
   [metadata.uid ?? '', status.phase ?? '', status.completionTimestamp ?? ''].join(' ');
 
 /**
- * What Velero writes anew when it finishes a backup
- * (pkg/controller/backup_finalizer_controller.go), without our sums.
+ * Files that Velero's finalizer replaces without our sums
+ * (pkg/controller/backup_finalizer_controller.go).
  */
 const REWRITTEN: ReadonlySet<BackupFile> = new Set(['metadata', 'contents', 'volumeInfos']);
 
-/**
- * Sums of files to be put, beside those that may still be there. `undefined` for a file whose
- * content is not held to a sum.
- */
+/** Adds sums of new files to the sums that may still be valid. `undefined`: the file has no sum. */
 export function withFiles(
   before: Checksums | undefined,
   files: ReadonlyMap<BackupFile, Sum | undefined>,
@@ -73,8 +69,8 @@ export function settled(
 }
 
 /**
- * Without the sums of what somebody else may have written since, by what the Backup's own file
- * says.
+ * Removes the sums of files that another program may have replaced, if the Backup's state is
+ * unknown.
  */
 export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksums {
   if (checksums.states.includes(stateOf(backup))) return checksums;
@@ -84,7 +80,7 @@ export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksu
   return { ...checksums, files: Object.fromEntries(files) };
 }
 
-/** What a backup's files are held to; nothing, where somebody else wrote them. */
+/** The allowed checksums of a backup's files. Files of other programs have none. */
 export class ChecksumRules {
   readonly #checksums: Checksums | undefined;
 
@@ -98,8 +94,8 @@ export class ChecksumRules {
   }
 
   /**
-   * The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were
-   * put. The backup may have been finished since these rules were read: `reload` gets those of now.
+   * Passes the bytes on. Throws `DAMAGED_ARCHIVE` at their end if no checksum matches. The backup
+   * may have been finished meanwhile: `reload` returns the current rules.
    */
   async *checked(
     file: BackupFile,

@@ -13,12 +13,12 @@ import { CONTENT_LIMITS, type ContentLimits, readTarball } from './tarball.ts';
 const SUFFIX = '.json';
 
 /**
- * The items of a backup, to be asked for in any order. The tarball is unpacked into one file
- * without a name: paths of an archive never become names of files, whatever they are. In memory are
- * the names of items and where they lie, some 70 bytes each beside the first 30,000.
+ * The items of a backup, for random access. The tarball is unpacked into one unnamed file, so paths
+ * in an archive never become file names. Memory holds names and offsets of items, some 70 bytes
+ * each after the first 30,000.
  */
 export class Contents implements AsyncDisposable {
-  /** Of the format of the archive; `''` where an old one names none. */
+  /** The version of the archive's format; `''` if an old archive has none. */
   readonly formatVersion: string;
   readonly #file: ScratchFile;
   readonly #entries: Entries;
@@ -30,8 +30,8 @@ export class Contents implements AsyncDisposable {
   }
 
   /**
-   * Reads a tarball to its end. Of several entries of one path the last one counts. Throws
-   * `DAMAGED_ARCHIVE` that names it, `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
+   * Reads a whole tarball. The last entry of a path counts. Throws `DAMAGED_ARCHIVE` with the key,
+   * `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
    */
   static async open(
     body: Body,
@@ -56,12 +56,12 @@ export class Contents implements AsyncDisposable {
     }
   }
 
-  /** Whether it has resources at all: Velero warns of a backup that has none. */
+  /** Whether it has no resources. Velero warns of such a backup. */
   get isEmpty(): boolean {
     return this.#entries.directories().every((path) => parseDirectory(path) === undefined);
   }
 
-  /** Where items are, sorted by path. */
+  /** Directories with items, sorted by path. */
   *directories(): Generator<ItemDirectory> {
     for (const path of [...this.#entries.directories()].sort()) {
       const directory = parseDirectory(path);
@@ -82,7 +82,7 @@ export class Contents implements AsyncDisposable {
     return this.#entries.find(itemPath(place)) !== undefined;
   }
 
-  /** The bytes of an item; undefined where there is none. */
+  /** The bytes of an item, or undefined. */
   async load(place: ItemPlace): Promise<Buffer | undefined> {
     const found = this.#entries.find(itemPath(place));
     if (!found) return undefined;
@@ -104,18 +104,15 @@ interface Place {
   readonly length: number;
 }
 
-/**
- * Paths and where their bytes lie. There may be millions, and none is a text or an object of its
- * own.
- */
+/** Paths and offsets. There may be millions, so none has a string or an object of its own. */
 class Entries {
-  /** Directories are their kinds. */
+  /** Directories are stored as kinds. */
   readonly #names = new ObjectNames();
   readonly #offsets = new Column(Float64Array);
   readonly #lengths = new Column(Uint32Array);
-  /** Of each the number of the one before it in its directory, plus one. */
+  /** For each entry: the number of the previous entry in its directory, plus one. */
   readonly #previous = new Column(Uint32Array);
-  /** Of each directory the number of its last one. */
+  /** For each directory: the number of its last entry. */
   readonly #last = new Map<string, number>();
 
   add(path: string, { offset, length }: Place): void {

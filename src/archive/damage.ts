@@ -1,9 +1,6 @@
 import { CodedError } from '../base/index.ts';
 
-/**
- * An object of a bucket that is not what it should be; the message names it. Trying again does not
- * help.
- */
+/** An invalid object in a bucket. The message names it. A retry does not help. */
 export function damaged(key: string, what: string, cause?: unknown): CodedError {
   const text = `${key} in the backup storage location is damaged: ${what}`;
   return new CodedError('DAMAGED_ARCHIVE', text, { cause, facts: { key } });

@@ -2,15 +2,12 @@ import { asError } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 
 /**
- * `assertAllowed`: right before each deletion; another process may have stored files under the same
- * name since.
+ * `assertAllowed`: called before each deletion, because another process may have stored files
+ * meanwhile.
  */
 export type DeletionOptions = SignalOptions & { readonly assertAllowed?: () => void };
 
-/**
- * Every object that the listing names; one that fails does not keep the others. Throws the first
- * failure.
- */
+/** Deletes every listed object. A failure does not stop the others. Throws the first failure. */
 export async function deleteFolder(
   bucket: Bucket,
   folder: string,

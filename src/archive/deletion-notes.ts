@@ -13,7 +13,7 @@ import { decodeJson } from './json-file.ts';
 import { BACKUPS_FOLDER, deletionNoteKey, DELETION_NOTES_FOLDER, isArchiveName } from './layout.ts';
 import { signatureSchema, signingOf } from './signature.ts';
 
-/** The newest signed backup of the location, known when another one was stored. */
+/** The newest signed backup of the location when another one was stored. */
 export const previousSchema = z.looseObject({
   name: z.string(),
   uid: z.string(),
@@ -35,15 +35,15 @@ const noteSchema = z.looseObject({
 
 /** No Backup has this state, so the signature of a note fits no backup. */
 const STATE = 'deleted';
-/** Notes beyond the number of backups that lead to a look for needless ones. Our choice. */
+/** Notes above the number of backups that trigger pruning. Our choice. */
 const SPARE = 64;
 /** A backup that names a deleted one may be stored some time after the deletion. Our choice. */
 const KEPT_NS = 7n * 86_400n * 1_000_000_000n;
 const LOGGED = 'the note of a deleted backup could not be stored';
 
 /**
- * Notes of deleted backups. A backup names its predecessor, and a note tells why the predecessor
- * is missing. Each note has a key of its own, so clusters with the same bucket overwrite no note.
+ * Notes of deleted backups. A backup names its predecessor, and a note explains a missing
+ * predecessor. Each note has its own key, so clusters with the same bucket overwrite no note.
  * Velero allows the folder, and reads nothing in it.
  */
 export class DeletionNotes {
@@ -98,8 +98,8 @@ export class DeletionNotes {
   }
 
   /**
-   * Deletes notes that no backup needs, if there are many more than backups. `loadPrevious`: the
-   * backup that a stored one names. Errors are logged.
+   * Deletes unneeded notes, if there are many more than backups. `loadPrevious`: the backup that a
+   * stored one names. Errors are logged.
    */
   async prune(
     loadPrevious: (name: string) => Promise<PreviousBackup | undefined>,

@@ -23,7 +23,7 @@ export interface BackupUpdate {
   readonly podVolumeBackups?: readonly object[];
   /** The whole new tarball. Stays the caller's. */
   readonly contents?: ScratchFile;
-  /** Put last: its phase is what readers go by. */
+  /** Put last, because its phase tells readers the state. */
   readonly metadata?: object;
 }
 
@@ -31,12 +31,11 @@ export interface BackupUpdate {
 export interface NewBackup extends Required<BackupUpdate> {
   /** Compressed; stays the caller's. */
   readonly log?: ScratchFile;
-  /** Or kinds with their names, both sorted, which are read once for each call. */
+  /** Or kinds with their names, both sorted, which are computed on each read. */
   readonly resourceList: ResourceList | ResourceNames;
   readonly volumeSnapshots: readonly NativeSnapshot[];
 }
 
-/** Bytes to be put. */
 export interface EncodedFile {
   readonly sum: Sum;
   read(): Body;
@@ -73,18 +72,18 @@ export async function encodeFiles(
   return encoded;
 }
 
-/** Lists that Velero makes as it needs them: without an element they are `null`. */
+/** Velero writes an empty list of these files as `null`. */
 const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknown[] | null =>
   list.length === 0 && (file === 'podVolumeBackups' || file === 'volumeSnapshots') ? null : list;
 
-/** What each file is held to; the one of operations to nothing, since it has a checksum inside. */
+/** The sum of each file. Operations have none, because a checksum is inside. */
 export const sumsOf = (
   files: ReadonlyMap<BackupFile, EncodedFile>,
 ): Map<BackupFile, Sum | undefined> =>
   new Map([...files].map(([file, { sum }]) => [file, file === 'itemOperations' ? undefined : sum]));
 
-/** As {@link stateOf}, of a Backup that is to be put. */
+/** {@link stateOf} a Backup before it is put. */
 export const stateIn = (metadata: object): string => stateOf(backupSchema.parse(metadata));
 
-/** Of a Backup that is to be put; `''` where it has none. */
+/** The UID of a Backup before it is put, or `''`. */
 export const uidIn = (metadata: object): string => backupSchema.parse(metadata).metadata.uid ?? '';

@@ -3,8 +3,8 @@ import { always, compareUtf8, goStruct, mapField, nested, omitEmpty } from '../b
 import type { KubeObject } from '../kube/index.ts';
 
 /**
- * A list, or `null` where Go had none. The first element that is wrong ends it: the library would
- * describe each of them, which is a hundred times what somebody else has put into the bucket.
+ * A list, or Go's `null`. Stops at the first invalid element. zod would describe every error, in a
+ * hundred times the size of a forged file.
  */
 export function listSchema<S extends z.ZodType>(element: S) {
   return z
@@ -26,8 +26,8 @@ export function listSchema<S extends z.ZodType>(element: S) {
 }
 
 /**
- * What the compressed JSON files of a backup or restore hold, as far as it is looked at; unknown
- * fields are kept.
+ * Schemas of the compressed JSON files of a backup or restore. Only used fields are checked;
+ * unknown fields are kept.
  */
 
 export const objectsSchema = listSchema(z.looseObject({})).transform(
@@ -49,9 +49,7 @@ export const resultsSchema = z.looseObject({
 export type Result = z.infer<typeof resultSchema>;
 export type Results = z.infer<typeof resultsSchema>;
 
-/**
- * For people: entries about the run itself, then about the cluster, then namespace by namespace.
- */
+/** Entries for people: first those of the run itself, then the cluster, then the namespaces. */
 export function resultEntries(result: Result | undefined): string[] {
   const { velero, cluster, namespaces } = result ?? {};
   const ofNamespaces = Object.entries(namespaces ?? {}).sort(([a], [b]) => compareUtf8(a, b));
@@ -70,14 +68,14 @@ const RESULT = goStruct({
 /** A map in Go, so its keys are sorted. */
 export const RESULTS = goStruct({ errors: nested(RESULT), warnings: nested(RESULT) });
 
-/** `apiVersion/Kind` to `namespace/name`, or `namespace/name(action)` of a restore. */
+/** `apiVersion/Kind` to `namespace/name`, or to `namespace/name(action)` for a restore. */
 export type ResourceList = Readonly<Record<string, readonly string[]>>;
 export const resourceListSchema = z
   .record(z.string(), listSchema(z.string()))
   .nullable()
   .transform((list) => list ?? {});
 
-/** The same of what has millions of names, none of which is a text before its turn comes. */
+/** The same for millions of names, each computed when it is read. */
 export type ResourceNames = Iterable<readonly [kind: string, names: Iterable<string>]>;
 
 /** Kinds and names sorted, as Velero has them (pkg/backup/request.go, BackupResourceList). */
@@ -130,7 +128,7 @@ export type NativeSnapshot = z.infer<typeof volumeSnapshotSchema>;
 
 export const volumeSnapshotsSchema = listSchema(volumeSnapshotSchema);
 
-/** A Backup as it is stored. Everything else of it is kept. */
+/** A stored Backup. Unknown fields are kept. */
 export const backupSchema = z.looseObject({
   apiVersion: z.string().regex(/^velero\.io\//),
   kind: z.literal('Backup'),

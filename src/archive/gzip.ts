@@ -5,36 +5,36 @@ import { codeOf, formatBytes } from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
 import { damaged } from './damage.ts';
 
-/** Our choice: threads of zlib hand out pieces of this size. */
+/** Our choice: threads of zlib return pieces of this size. */
 const PIECE_BYTES = 64 << 10;
 /**
- * JSON of many equal objects shrinks to a hundredth, and one letter to a thousandth. Our choice.
+ * JSON of many equal objects shrinks to a hundredth, and one repeated letter to a thousandth. Our
+ * choice.
  */
 const RATIO_MAX = 500;
 /**
- * So much may come out of little: a user of one namespace may fill it with one letter, and must not
- * make the whole backup one that is refused. Our choice: the largest etcd has 8 GiB, and most items
- * are in a tarball twice.
+ * Below this size the ratio does not matter: a user could fill a namespace with one letter, and the
+ * whole backup must not be refused. Our choice: the largest etcd has 8 GiB, and a tarball has most
+ * items twice.
  */
 const UNPACKED_FREE_BYTES = 16 * 2 ** 30;
 
-/** Compressed as Go does by default. Errors of the body are thrown as they are. */
+/** Compresses with Go's default level. Errors of the body pass through. */
 export function gzipped(body: Body): AsyncIterable<Uint8Array> {
   return through(body, createGzip({ chunkSize: PIECE_BYTES }));
 }
 
 export interface GunzipOptions {
-  /** Of the object, for messages. */
+  /** The object's key, for messages. */
   readonly key: string;
-  /** More is refused. */
   readonly bytesMax: number;
-  /** Up to here the ratio does not count; tests lower it. */
+  /** Below this size the ratio does not matter. Tests lower it. */
   readonly freeBytes?: number;
 }
 
 /**
- * What is in a gzip file, bounded in length and in its ratio to what came. Throws `DAMAGED_ARCHIVE`
- * that names the object, and errors of the body as they are.
+ * Unpacks a gzip file, with limits for its length and ratio. Throws `DAMAGED_ARCHIVE` with the key,
+ * and errors of the body.
  */
 export async function* gunzipped(
   body: Body,
@@ -59,7 +59,7 @@ export async function* gunzipped(
       }
       yield piece;
     }
-    // Nothing at all unpacks to nothing, and would be an archive without items.
+    // An empty file would unpack to an archive without items.
     if (packed === 0) throw damaged(key, 'it is empty');
   } catch (error) {
     const code = codeOf(error) ?? '';
@@ -74,7 +74,7 @@ async function* through(
 ): AsyncGenerator<Uint8Array> {
   const source = Readable.from(body, { objectMode: false });
   const piped = pipeline(source, transform);
-  // Whoever reads the end gets its failure.
+  // The reader of the stream gets the error.
   piped.catch(() => undefined);
   try {
     yield* transform as AsyncIterable<Buffer>;

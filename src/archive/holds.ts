@@ -4,8 +4,8 @@ import type { Bucket, SignalOptions } from '../blob/index.ts';
 import type { Sum } from './scratch-file.ts';
 
 /**
- * Whether a key has these bytes. It is read, and nothing of it is kept. False where it is not
- * there. Throws what the bucket throws.
+ * Whether an object has these bytes. Reads all of it and keeps nothing. False if it is missing.
+ * Throws errors of the bucket.
  */
 export async function holds(
   bucket: Bucket,

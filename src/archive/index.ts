@@ -1,8 +1,8 @@
 /**
- * Velero's layout of a backup storage location: the files of backups and restores, written and
- * read. Its nouns: archive (all files of a backup), metadata (the Backup itself), contents (the
- * items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
- * are stored, and neither who makes them nor what becomes of them.
+ * Velero's layout of a backup storage location: reads and writes the files of backups and restores.
+ * Nouns: archive (all files of a backup), metadata (the Backup itself), contents (the tarball of
+ * the items). Other files are item operations, volume infos, results, log and resource list. Knows
+ * no reconcilers.
  */
 export { BackupArchive } from './backup-archive.ts';
 export type { BackupUpdate, NewBackup } from './encoded-files.ts';

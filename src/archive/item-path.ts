@@ -1,29 +1,30 @@
 /** Velero: pkg/backup/item_backupper.go and pkg/archive/filesystem.go (v1.18.3). */
 export const VERSION_PATH = 'metadata/version';
-/** What Velero 1.18 writes, and looks for before it chooses among versions of an API. */
+/**
+ * Velero 1.18 writes this version. Velero requires it before it chooses among versions of an API.
+ */
 export const FORMAT_VERSION = '1.1.0';
 const PREFERRED = '-preferredversion';
 const SUFFIX = '.json';
 
-/** Where an item of a backup is. */
+/** The place of an item in a backup. */
 export interface ItemPlace {
-  /** `pods`, `deployments.apps`. */
+  /** For example `pods` or `deployments.apps`. */
   readonly groupResource: string;
   /**
-   * The version that it was stored in; undefined in the path that names none, where the preferred
-   * version is.
+   * The stored version; undefined for the path without a version, which has the preferred version.
    */
   readonly version: string | undefined;
   readonly isPreferred: boolean;
-  /** `''` for the cluster's own. */
+  /** `''` for cluster-scoped items. */
   readonly namespace: string;
   readonly name: string;
 }
 
-/** A directory of items: all of a place but the name. */
+/** A directory of items. */
 export type ItemDirectory = Omit<ItemPlace, 'name'>;
 
-/** An item of the preferred version is in an archive twice, the second time under its version. */
+/** An archive has an item of the preferred version twice, the second time under its version. */
 export function itemPaths(item: {
   readonly groupResource: string;
   readonly version: string;
@@ -51,7 +52,7 @@ export function directoryPath({
   return `resources/${groupResource}${versionPart}/${scope}`;
 }
 
-/** Undefined for a directory that holds no items. */
+/** Undefined for a directory without items. */
 export function parseDirectory(path: string): ItemDirectory | undefined {
   const match = /^resources\/([^/]+)(?:\/([^/]+))??\/(?:(cluster)|namespaces\/([^/]+))$/.exec(path);
   if (!match) return undefined;
@@ -61,7 +62,7 @@ export function parseDirectory(path: string): ItemDirectory | undefined {
   return { groupResource, version, isPreferred, namespace };
 }
 
-/** Undefined for a path that is no item's. */
+/** Undefined for other paths. */
 export function parseItemPath(path: string): ItemPlace | undefined {
   const at = path.lastIndexOf('/');
   if (at < 0 || !path.endsWith(SUFFIX)) return undefined;

@@ -8,11 +8,11 @@ import { gunzipped, gzipped } from './gzip.ts';
 export const JSON_BYTES_MAX = 256 << 20;
 
 /**
- * Each takes 50 bytes at least once it is read, and two in the file. Our choice: a resource list of
+ * Each value takes at least 50 bytes in memory, and two in the file. Our choice: a resource list of
  * that length.
  */
 const VALUES_MAX = 4_000_000;
-/** Shorter files cannot have so many. */
+/** Shorter files cannot have too many values. */
 const COUNTED_BYTES = VALUES_MAX;
 
 /**
@@ -22,7 +22,7 @@ export async function encodeJsonGzip(value: unknown): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(gzipped(jsonPieces(value))));
 }
 
-/** Element by element, so that a long list is no second time in memory as one text. */
+/** Yields element by element, so that memory never holds a long list as one string. */
 function* jsonPieces(value: unknown): Generator<Buffer> {
   if (!Array.isArray(value)) {
     yield Buffer.from(`${goJson(value)}\n`);
@@ -38,8 +38,8 @@ function* jsonPieces(value: unknown): Generator<Buffer> {
 const PIECE_LENGTH = 32 << 10;
 
 /**
- * Lists of texts by their names, as {@link encodeJsonGzip} writes the same as an object; of a
- * million texts a few are in memory at a time.
+ * Writes lists of strings by name, like {@link encodeJsonGzip} of an object. Memory holds only a
+ * few of a million strings.
  */
 export async function encodeListsGzip(
   lists: Iterable<readonly [name: string, texts: Iterable<string>]>,
@@ -68,13 +68,13 @@ function* listPieces(
   yield Buffer.from(`${piece}}\n`);
 }
 
-/** As `json.MarshalIndent` with two spaces. */
+/** Like `json.MarshalIndent` with two spaces. */
 export function goJsonIndented(value: unknown): string {
   let text = '';
   let depth = 0;
   let isEmpty = false;
   const line = (): string => `\n${'  '.repeat(depth)}`;
-  // Strings are taken whole: what looks like syntax inside them is none.
+  // Matches whole strings, because they may contain syntax characters.
   for (const [token] of goJson(value).matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^"{}[\],:]+/gs)) {
     if (token === '}' || token === ']') {
       depth--;
@@ -90,7 +90,7 @@ export function goJsonIndented(value: unknown): string {
   return text;
 }
 
-/** JSON of a compressed file. Throws `DAMAGED_ARCHIVE` that names it, and errors of the body. */
+/** JSON of a compressed file. Throws `DAMAGED_ARCHIVE` with the key, and errors of the body. */
 export function decodeJsonGzip<S extends z.ZodType>(
   body: Body,
   key: string,
@@ -99,7 +99,7 @@ export function decodeJsonGzip<S extends z.ZodType>(
   return decodeJson(gunzipped(body, { key, bytesMax: JSON_BYTES_MAX }), key, schema);
 }
 
-/** All bytes of a body; throws `DAMAGED_ARCHIVE` for more than `bytesMax`. */
+/** All bytes of a body. Throws `DAMAGED_ARCHIVE` for more than `bytesMax`. */
 export async function wholeOf(body: Body, key: string, bytesMax = JSON_BYTES_MAX): Promise<Buffer> {
   const pieces: Uint8Array[] = [];
   let length = 0;
@@ -113,10 +113,7 @@ export async function wholeOf(body: Body, key: string, bytesMax = JSON_BYTES_MAX
   return Buffer.concat(pieces);
 }
 
-/**
- * As {@link decodeJsonGzip}, of a file that is not compressed. Whole numbers beyond 2^53 become
- * bigint.
- */
+/** Like {@link decodeJsonGzip} for an uncompressed file. Integers beyond 2^53 become bigint. */
 export async function decodeJson<S extends z.ZodType>(
   body: Body,
   key: string,
@@ -139,7 +136,7 @@ export async function decodeJson<S extends z.ZodType>(
   throw damaged(key, `${at === '' ? '' : `${at}: `}${issue?.message ?? ''}`, parsed.error);
 }
 
-/** Objects, lists and elements of them, as far as JSON is what it looks like. */
+/** Counts objects, lists and their elements by their syntax characters. */
 function valuesIn(bytes: Buffer): number {
   let count = 0;
   let isString = false;
@@ -147,7 +144,6 @@ function valuesIn(bytes: Buffer): number {
     const byte = bytes[at];
     if (byte === 0x22) isString = !isString;
     else if (isString) at += byte === 0x5c ? 1 : 0;
-    // `,`, `[` and `{`.
     else if (byte === 0x2c || byte === 0x5b || byte === 0x7b) count++;
   }
   return count;

@@ -1,12 +1,12 @@
 import { CodedError } from '../base/index.ts';
 
-/** Velero: pkg/persistence/object_store_layout.go (v1.18.3). Below the prefix of the location. */
+/**
+ * Velero: pkg/persistence/object_store_layout.go (v1.18.3). Keys are relative to the prefix of the
+ * location.
+ */
 export const BACKUPS_FOLDER = 'backups/';
 export const RESTORES_FOLDER = 'restores/';
-/**
- * What Velero allows beside each other in a location; with anything else it calls the location
- * unavailable.
- */
+/** Top folders that Velero allows. With any other folder Velero calls the location unavailable. */
 const TOP_FOLDERS = ['backups', 'restores', 'restic', 'metadata', 'plugins', 'kopia'];
 /** Velero: object_store.go, IsValid. */
 const NAMED_FOLDERS_MAX = 3;
@@ -17,10 +17,7 @@ export const DELETION_NOTES_FOLDER = 'metadata/longshore-deleted/';
 export const deletionNoteKey = (backup: string, uid: string): string =>
   `${DELETION_NOTES_FOLDER}${assertName(backup)}/${assertName(uid)}.json`;
 
-/**
- * Files of a backup by what is in them. Those of CSI were written by older versions and are only
- * read.
- */
+/** Suffixes of a backup's files. Only older versions wrote the CSI files, which are still read. */
 const BACKUP_SUFFIXES = {
   contents: '.tar.gz',
   log: '-logs.gz',
@@ -50,34 +47,34 @@ export function backupKey(backup: string, file: BackupFile): string {
   return `${folder}${backup}${BACKUP_SUFFIXES[file]}`;
 }
 
-/** Which file of a backup a key is; undefined for any other key. Throws `BAD_ARCHIVE_NAME`. */
+/** The file of a backup that has this key, or undefined. Throws `BAD_ARCHIVE_NAME`. */
 export function backupFileOf(backup: string, key: string): BackupFile | undefined {
   const files = [...(Object.keys(BACKUP_SUFFIXES) as (keyof typeof BACKUP_SUFFIXES)[]), 'metadata'];
   return (files as BackupFile[]).find((file) => backupKey(backup, file) === key);
 }
 
 /**
- * Where a backup that is being made keeps what is done. Velero reads its own names only, lists no
- * deeper than the folder's own name, and deletes everything below it with the backup.
+ * Journals of running backups of this name. Velero reads only its own names, lists only the top of
+ * the folder, and deletes everything below it with the backup.
  */
 export const journalsFolder = (backup: string): string =>
   `${backupFolder(backup)}longshore-journal/`;
-/** The journal of one Backup object: another one of its name has another. */
+/** The journal of one Backup object. Other objects of its name have their own. */
 export const journalFolder = (backup: string, uid: string): string =>
   `${journalsFolder(backup)}${assertName(uid)}/`;
-/** Of a Restore, below the folder of its files: it goes with them. */
+/** The journal of a Restore, in the folder of its files, so that both are deleted together. */
 export const restoreJournalFolder = (restore: string, uid: string): string =>
   `${restoreFolder(restore)}longshore-journal/${assertName(uid)}/`;
 
-/** Whose volumes were moved. */
+/** The owner of the moved volumes. */
 export interface MoverLogOwner {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
 }
 
 /**
- * The logs of data movers, one object for each volume. Velero reads its own names only, and deletes
- * everything below the folder of a backup or a restore with it.
+ * The logs of data movers, one object for each volume. Velero reads only its own names, and deletes
+ * everything in the folder of a backup or a restore.
  */
 export const moverLogsFolder = ({ kind, name }: MoverLogOwner): string =>
   `${kind === 'Backup' ? backupFolder(name) : restoreFolder(name)}longshore-logs/`;
@@ -85,10 +82,11 @@ export const moverLogsFolder = ({ kind, name }: MoverLogOwner): string =>
 const MOVER_LOG_SUFFIX = '.gz';
 
 /**
- * `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for one of a pod. Throws `BAD_ARCHIVE_NAME`.
+ * `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for a pod's volume. Throws
+ * `BAD_ARCHIVE_NAME`.
  */
 export function moverLogKey(owner: MoverLogOwner, volume: string): string {
-  // No name in Kubernetes has an underscore, so that neither takes the other's place.
+  // No Kubernetes name has an underscore, so the two forms cannot collide.
   const names = volume.split('_');
   if (names.length > 2 || !names.every(isName)) {
     const shown = JSON.stringify(volume.slice(0, 100));
@@ -97,10 +95,7 @@ export function moverLogKey(owner: MoverLogOwner, volume: string): string {
   return `${moverLogsFolder(owner)}${volume}${MOVER_LOG_SUFFIX}`;
 }
 
-/**
- * The volume that a key below {@link moverLogsFolder} is of; undefined where somebody else put it
- * there.
- */
+/** The volume of a key below {@link moverLogsFolder}; undefined for foreign objects. */
 export function moverLogVolume(owner: MoverLogOwner, key: string): string | undefined {
   const folder = moverLogsFolder(owner);
   if (!key.startsWith(folder) || !key.endsWith(MOVER_LOG_SUFFIX)) return undefined;
@@ -115,14 +110,16 @@ export type RestoreFile =
   | 'resourceList'
   | 'itemOperations'
   | 'volumeInfos'
-  /** Ours: what a run leaves to whoever ends the restore. Velero reads its own names only, and deletes everything in the folder. */
+  /**
+   * Ours: notes of a run for the finalizer. Velero reads only its own names, and deletes all files
+   * in the folder.
+   */
   | 'afterRun'
-  /** Ours: whose files the folder has. */
+  /** Ours: the owner of the files. */
   | 'owner';
 
 /**
- * The key of a file of a restore. One of them lacks the prefix that the others have: Velero's
- * names.
+ * The key of a file of a restore. Velero's own names: one of them lacks the prefix of the others.
  */
 export function restoreKey(restore: string, file: RestoreFile): string {
   const folder = restoreFolder(restore);
@@ -144,7 +141,7 @@ export function restoreKey(restore: string, file: RestoreFile): string {
   }
 }
 
-/** What a DownloadRequest asks for (pkg/apis/velero/v1/download_request_types.go). */
+/** Keys for kinds of DownloadRequests (pkg/apis/velero/v1/download_request_types.go). */
 const DOWNLOADS = {
   BackupLog: (name: string) => backupKey(name, 'log'),
   BackupContents: (name: string) => backupKey(name, 'contents'),
@@ -165,25 +162,21 @@ const DOWNLOADS = {
 export type DownloadKind = keyof typeof DOWNLOADS;
 export const DOWNLOAD_KINDS = Object.keys(DOWNLOADS) as DownloadKind[];
 
-/** Whose file it is. */
 export const downloadOwner = (kind: DownloadKind): 'Backup' | 'Restore' =>
   kind.startsWith('Restore') ? 'Restore' : 'Backup';
 
 export const isDownloadKind = (kind: string): kind is DownloadKind =>
   Object.hasOwn(DOWNLOADS, kind);
 
-/**
- * Throws `BAD_DOWNLOAD_KIND` for a kind that this version does not know, and `BAD_ARCHIVE_NAME`.
- */
+/** Throws `BAD_DOWNLOAD_KIND` for an unknown kind, and `BAD_ARCHIVE_NAME`. */
 export function downloadKey(kind: string, name: string): string {
   if (isDownloadKind(kind)) return DOWNLOADS[kind](name);
   throw new CodedError('BAD_DOWNLOAD_KIND', `unsupported download target kind "${kind}"`);
 }
 
 /**
- * Names of Backups and Restores are names of objects in Kubernetes, which are DNS subdomains.
- * Anything else comes from a bucket that somebody else writes to, and would be part of a key, or of
- * a path. Throws `BAD_ARCHIVE_NAME`.
+ * Backups and Restores have DNS subdomains as names. Other names come from a foreign writer to the
+ * bucket, and must not become part of a key or path. Throws `BAD_ARCHIVE_NAME`.
  */
 function assertName(name: string): string {
   if (isArchiveName(name)) return name;
@@ -191,7 +184,7 @@ function assertName(name: string): string {
   throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a backup or restore`);
 }
 
-/** Whether a Backup or a Restore can have it. */
+/** Whether a Backup or a Restore can have this name. */
 export const isArchiveName = (name: string): boolean => name.length <= NAME_MAX && isName(name);
 
 const NAME_MAX = 253;
@@ -199,8 +192,8 @@ const isName = (name: string): boolean =>
   /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/.test(name) && !name.includes('..');
 
 /**
- * Velero's sentence about folders that do not belong into a location, and how many there are;
- * undefined where all do. Of any number of folders it keeps those that it names.
+ * Velero's sentence about foreign folders in a location, and their number; undefined if there are
+ * none. Keeps only the named folders in memory.
  */
 export async function foreignFolders(
   folders: AsyncIterable<string>,

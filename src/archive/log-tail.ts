@@ -5,19 +5,19 @@ import { gzipped } from './gzip.ts';
 import { ScratchFile } from './scratch-file.ts';
 
 /**
- * What is added to the log of a backup or restore after its run. Gzip files that follow each other
- * are one file to every reader; the last one here is empty, and has the length of what was added in
- * the extra field of its header. So whoever adds again, after a kill or since more is known,
- * replaces what was added before. Its subfield is found by two letters (RFC 1952, 2.3.1.1).
+ * The text that is added to a log after the run. Several gzip files in a row are one file for every
+ * reader. The last file is empty, and the extra field of its header has the length of the added
+ * text. A later addition can therefore replace an earlier one. Two letters identify its subfield
+ * (RFC 1952, 2.3.1.1).
  */
 const SUBFIELD = [0x4c, 0x53];
 /**
- * Header, extra field of one subfield with eight bytes, nothing deflated, checksum and length of
- * nothing.
+ * A header, an extra field with one subfield of eight bytes, an empty deflate block, a checksum and
+ * a length.
  */
 export const TRAILER_BYTES = 10 + 2 + 4 + 8 + 2 + 8;
 
-/** `addedBytes`: of the gzip file right before it. */
+/** `addedBytes`: the length of the gzip file right before it. */
 export function trailer(addedBytes: number): Buffer {
   const bytes = Buffer.alloc(TRAILER_BYTES);
   bytes.set([0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 12, 0, ...SUBFIELD, 8, 0]);
@@ -28,28 +28,26 @@ export function trailer(addedBytes: number): Buffer {
 }
 
 /**
- * How many bytes at the end of a log were added after the run, trailer included; 0 where none were.
+ * Bytes at the end of a log that were added after the run, with the trailer; 0 if there are none.
  */
 export function addedBytesOf(end: Uint8Array, lengthBytes: number): number {
   assert(end.length <= lengthBytes, 'the end of a log is a part of it');
   if (end.length < TRAILER_BYTES) return 0;
   const last = Buffer.from(end.subarray(end.length - TRAILER_BYTES));
   const added = Number(last.readBigUInt64LE(16));
-  // Compared as a whole: the bytes of a log may look like anything.
+  // Compares the whole trailer, because a log may have any bytes.
   if (!Number.isSafeInteger(added) || !last.equals(trailer(added))) return 0;
   return added + TRAILER_BYTES <= lengthBytes ? added + TRAILER_BYTES : 0;
 }
 
-/** Where the bytes of a log wait while something is added to it. */
 export interface LogTailOptions extends SignalOptions {
-  /** Scratch space. */
+  /** A folder for scratch files. */
   readonly directory: string;
 }
 
 /**
- * Adds lines to the end of a log, in place of those that were added before. The log is read as it
- * is stored, and never unpacked. Throws what the bucket throws, and `SCRATCH_FULL`,
- * `SCRATCH_FAILED`.
+ * Replaces the added lines at the end of a log. The log is read as stored, and never unpacked.
+ * Throws `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the bucket.
  */
 export async function putLogTail(
   bucket: Bucket,
@@ -70,10 +68,7 @@ export async function putLogTail(
   await bucket.put(key, body(), { signal });
 }
 
-/**
- * Empty where none was stored: the log is for people, and what is added to it is worth reading
- * alone.
- */
+/** Empty if no log was stored: the added lines are useful alone. */
 async function logOf(
   bucket: Bucket,
   key: string,

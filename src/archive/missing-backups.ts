@@ -23,7 +23,9 @@ export interface MissingBackup {
   readonly text: string;
 }
 
-/** Finds backups that signed backups name as the one before them, and that nobody deleted. */
+/**
+ * Finds backups that signed backups name as their predecessor, and that were not deleted properly.
+ */
 export async function missingBackups(
   bucket: Bucket,
   stored: readonly StoredArchive[],
@@ -52,7 +54,7 @@ export async function missingBackups(
   return [...found.values()];
 }
 
-/** False for a backup that is there, has expired, is being deleted, or cannot be read. */
+/** False for a backup that exists, has expired, is being deleted, or is unreadable. */
 async function isGone(
   bucket: Bucket,
   { name, uid, expiration }: PreviousBackup,
@@ -66,11 +68,11 @@ async function isGone(
     const other = stored.find((each) => each.name === name);
     return other !== undefined && other.metadata.metadata.uid !== uid;
   }
-  // The listing may be older.
+  // The listing may be out of date.
   return !(await bucket.has(backupKey(name, 'metadata'), { signal }));
 }
 
-/** Reasons why a backup may be missing that are no attack. */
+/** Harmless reasons for a missing backup. */
 function doubtOf(
   bucket: Bucket,
   { completed }: PreviousBackup,

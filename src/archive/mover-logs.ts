@@ -5,12 +5,12 @@ import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { gunzipped } from './gzip.ts';
 import { type MoverLogOwner, moverLogKey, moverLogsFolder, moverLogVolume } from './layout.ts';
 
-/** What a data mover wrote until its end. */
+/** The log of one data mover. */
 export interface MoverLog {
   readonly owner: MoverLogOwner & { readonly uid: string };
-  /** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for one of a pod. */
+  /** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for a pod's volume. */
   readonly volume: string;
-  /** What it worked for, in words, such as `DataUpload nightly-x5k2p`. */
+  /** Its task, such as `DataUpload nightly-x5k2p`. */
   readonly title: string;
   readonly node: string;
   /** UID of its pod. */
@@ -21,8 +21,8 @@ export interface MoverLog {
 }
 
 /**
- * Of all data movers of a volume together, headings included. Our choice: the last hours of one
- * that says what it does every few seconds.
+ * Limit for all data movers of a volume, with headings. Our choice: hours of a mover that logs
+ * every few seconds.
  */
 const LOG_BYTES_MAX = 1 << 20;
 
@@ -38,10 +38,9 @@ const HEADING = /^======== .* \(for ([-0-9A-Za-z]+), pod ([-0-9A-Za-z]+)\)$/;
 const compress = promisify(gzip);
 
 /**
- * The logs of data movers, beside the files of their backup or restore. A volume has one object,
- * with the last {@link LOG_BYTES_MAX} bytes of what its data movers wrote, since one that died is
- * followed by another. Nothing is locked: of two that are added to one volume at the same moment
- * one may be lost.
+ * The logs of data movers, beside the files of their backup or restore. A volume has one object
+ * with the last {@link LOG_BYTES_MAX} bytes of all its data movers, because a failed mover is
+ * replaced. There is no lock: of two concurrent additions for a volume, one may be lost.
  */
 export class MoverLogArchive {
   readonly #bucket: Bucket;
@@ -51,8 +50,8 @@ export class MoverLogArchive {
   }
 
   /**
-   * In place of what was added of the same pod before, and of what an earlier backup of the name
-   * left. Throws what the bucket throws.
+   * Adds a log. Replaces the earlier text of this pod, and logs of earlier backups of this name.
+   * Throws errors of the bucket.
    */
   async add(log: MoverLog, options: SignalOptions = {}): Promise<void> {
     const key = moverLogKey(log.owner, log.volume);
@@ -67,7 +66,7 @@ export class MoverLogArchive {
     await this.#bucket.delete(moverLogKey(owner, volume), options);
   }
 
-  /** The volumes that have one, sorted. */
+  /** The volumes with logs, sorted. */
   async volumes(owner: MoverLogOwner, options: SignalOptions = {}): Promise<string[]> {
     const volumes: string[] = [];
     for await (const key of this.#bucket.list(moverLogsFolder(owner), options)) {
@@ -77,7 +76,7 @@ export class MoverLogArchive {
     return volumes.sort();
   }
 
-  /** Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /** Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the bucket. */
   read(
     owner: MoverLogOwner,
     volume: string,
@@ -90,7 +89,7 @@ export class MoverLogArchive {
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: LOG_BYTES_MAX });
   }
 
-  /** None where nothing can be read: what comes is worth more than what is damaged. */
+  /** Empty for an unreadable log: the new log is worth more than the damaged one. */
   async #sections(key: string, options: SignalOptions): Promise<Section[]> {
     try {
       const pieces = await Array.fromAsync(this.#read(key, options));
@@ -112,7 +111,7 @@ function sectionOf({ owner, title, node, pod, time, text }: MoverLog): Section {
 
 const NEWLINE = 0x0a;
 
-/** What comes before the first heading is nobody's. */
+/** Ignores text before the first heading. */
 function sectionsIn(text: Buffer): Section[] {
   const starts: { at: number; end: number; owner: string; pod: string }[] = [];
   for (let at = text.indexOf(BAR); at !== -1; at = text.indexOf(BAR, at + 1)) {
@@ -130,7 +129,7 @@ function sectionsIn(text: Buffer): Section[] {
   }));
 }
 
-/** Their ends, the last first, as far as there is room. */
+/** The ends of the logs, newest first, within the limit. */
 function bounded(sections: readonly Section[]): Buffer[] {
   const kept: Buffer[] = [];
   let left = LOG_BYTES_MAX;

@@ -11,18 +11,18 @@ import type { ObjectStore } from '../plugin/index.ts';
 
 export interface PluginBucketOptions {
   readonly bucket: string;
-  /** Of the location, without slashes at its ends. */
+  /** The prefix of the location, without slashes at its ends. */
   readonly prefix: string;
-  /** Of the plugin, for messages. */
+  /** The plugin's provider, for messages. */
   readonly provider: string;
 }
 
 const NEVER = new AbortController().signal;
 
 /**
- * A bucket that a Velero object-store plugin reaches. Whether a put is atomic is up to the plugin:
- * those of Velero's makers leave that to the service. Their errors are text, so that what is
- * missing is asked for before it is read, as Velero does.
+ * A bucket behind a Velero object-store plugin. The plugin decides whether a put is atomic, and
+ * Velero's own plugins rely on the service. Plugins return errors as text, so a read first asks
+ * whether the object exists, as Velero does.
  */
 export function pluginBucket(store: ObjectStore, options: PluginBucketOptions): Bucket {
   return new PluginBucket(store, options);
@@ -41,10 +41,7 @@ class PluginBucket implements Bucket {
     this.displayName = `${provider}:${bucket}/${this.#prefix}`;
   }
 
-  /**
-   * Plugins have no put that is refused when the key is there, so that `ifAbsent` is a look before
-   * it.
-   */
+  /** Plugins have no conditional put, so `ifAbsent` looks first. */
   async put(
     key: string,
     body: Body,
@@ -54,8 +51,8 @@ class PluginBucket implements Bucket {
     if (ifAbsent && (await this.has(key, { signal }))) {
       throw new CodedError('BLOB_EXISTS', `${key} is at ${this.displayName} already`);
     }
-    // A body that fails ends the call, and a plugin that is only told of the end would store what
-    // came.
+    // A failed body must cancel the call. A plugin that only sees the end of the stream would store
+    // a part.
     const stop = new AbortController();
     const own = signal === NEVER ? stop.signal : AbortSignal.any([signal, stop.signal]);
     let failure: { readonly error: unknown } | undefined;
@@ -96,7 +93,7 @@ class PluginBucket implements Bucket {
     );
   }
 
-  /** Those for Azure and Google's cloud call it a failure when there is nothing to delete. */
+  /** The plugins for Azure and Google Cloud fail if the object does not exist. */
   async delete(key: string, { signal = NEVER }: SignalOptions = {}): Promise<void> {
     try {
       await this.#asked(`delete of ${key}`, signal, () =>
@@ -127,7 +124,7 @@ class PluginBucket implements Bucket {
     for (const folder of folders) yield this.#below(folder, prefix).slice(start).replace(/\/$/, '');
   }
 
-  /** What lies elsewhere would be deleted, or read, under a name that is not its own. */
+  /** A key outside the prefix would be deleted or read under a wrong name. */
   #below(key: string, prefix: string): string {
     if (key.startsWith(this.#prefix + prefix)) return key;
     const text = `${this.displayName}: the plugin lists "${key.slice(0, 300)}", which is not below "${this.#prefix + prefix}"`;
@@ -153,7 +150,7 @@ class PluginBucket implements Bucket {
     }
   }
 
-  /** The plugin's own words; whether trying again helps nobody knows. */
+  /** The plugin's own words. A retry may help. */
   #failure(what: string, cause: unknown): CodedError {
     if (isCode(cause, 'BAD_LISTING')) return cause;
     const text = `${what} at ${this.displayName} failed: ${messageOf(cause)}`;

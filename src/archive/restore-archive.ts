@@ -55,15 +55,12 @@ const ownerSchema = z.looseObject({ restoreUID: z.string().min(1) });
 const operationSchema = z.looseObject({ spec: z.looseObject({ restoreUID: z.string().min(1) }) });
 /** Our choice: an owner file has 100 bytes. */
 const OWNER_BYTES_MAX = 64 << 10;
-/**
- * Longer files do not belong to a restore that anybody ends. Our choice, as for the files that they
- * are.
- */
+/** Our choice, like the limits of these files. The finalizer would refuse longer ones. */
 const SIGN_BYTES_MAX = 64 << 20;
 
 /**
- * What is stored of restores, in the location of their backup, where and as Velero 1.18 has it.
- * There is no file that stands for a whole one.
+ * Files of restores in the location of their backup, with Velero 1.18's layout. No single file
+ * stands for a whole restore.
  */
 export class RestoreArchive {
   readonly #bucket: Bucket;
@@ -73,9 +70,9 @@ export class RestoreArchive {
   }
 
   /**
-   * Operations first: a restore whose operations are unknown would be taken for one that has none.
-   * `assertAllowed`: right before each file; another process may have stored newer ones meanwhile.
-   * Throws what it and the bucket throw.
+   * Stores operations first: without them, a restore would seem to have none. `assertAllowed`:
+   * called before each file, because another process may have stored newer ones. Throws its errors,
+   * and errors of the bucket.
    */
   async put(
     name: string,
@@ -101,7 +98,7 @@ export class RestoreArchive {
     if (volumeInfos) await put('volumeInfos', volumeInfos.map(RESTORE_VOLUME_INFO));
   }
 
-  /** `[]` where there is no file. Throws `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /** `[]` without a file. Throws `DAMAGED_ARCHIVE`, and errors of the bucket. */
   async loadItemOperations<S extends z.ZodType>(
     name: string,
     element: S,
@@ -110,17 +107,13 @@ export class RestoreArchive {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
   }
 
-  /**
-   * As of a backup: lines that are added to the log after the run, in place of what was added
-   * before.
-   */
+  /** Adds lines to the log after the run, in place of earlier additions. See {@link putLogTail}. */
   async setLogTail(name: string, text: string, options: LogTailOptions): Promise<void> {
     await putLogTail(this.#bucket, restoreKey(name, 'log'), text, options);
   }
 
   /**
-   * Ours: what a run leaves to whoever ends the restore. Its reader knows what is in it: the
-   * archive stores it and holds it to the schema. Throws what the bucket throws.
+   * Ours: notes of a run for the finalizer, which knows their schema. Throws errors of the bucket.
    */
   async putAfterRun(name: string, value: object, options: SignalOptions = {}): Promise<void> {
     const bytes = await encodeJsonGzip(value);
@@ -128,8 +121,8 @@ export class RestoreArchive {
   }
 
   /**
-   * Undefined where there is none. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and
-   * what the bucket throws.
+   * Undefined without a file. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and errors
+   * of the bucket.
    */
   async loadAfterRun<S extends z.ZodType>(
     name: string,
@@ -151,7 +144,7 @@ export class RestoreArchive {
 
   /**
    * The UID of the Restore that owns the files; undefined if no file names it. Velero's files name
-   * it only if the restore has item operations. Throws the errors of the bucket.
+   * it only if the restore has item operations. Throws errors of the bucket.
    */
   async ownerOf(name: string, options: SignalOptions = {}): Promise<string | undefined> {
     const owner = await this.#sign(restoreKey(name, 'owner'), ownerSchema, options);
@@ -163,7 +156,7 @@ export class RestoreArchive {
     return operations?.[0]?.spec.restoreUID;
   }
 
-  /** Undefined if the file is missing, or damaged: another one may tell. */
+  /** Undefined if the file is missing or damaged: another file may name the owner. */
   async #sign<S extends z.ZodType>(
     key: string,
     schema: S,
@@ -184,7 +177,7 @@ export class RestoreArchive {
 
   /**
    * Claims the folder for this Restore when its run begins. Returns false if the folder has older
-   * files of another or an unknown Restore. May be repeated. Throws the errors of the bucket.
+   * files of another or an unknown Restore. Repeatable. Throws errors of the bucket.
    */
   async claim({ name, uid }: RestoreRef, options: DeletionOptions = {}): Promise<boolean> {
     const { assertAllowed, ...rest } = options;
@@ -218,10 +211,7 @@ export class RestoreArchive {
     return !hasOthers;
   }
 
-  /**
-   * The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what
-   * the bucket throws.
-   */
+  /** The log, in pieces. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the bucket. */
   readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
     const key = restoreKey(name, 'log');
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
@@ -253,15 +243,15 @@ export class RestoreArchive {
     }
   }
 
-  /** Files get their last names from {@link seal} alone. */
+  /** If true, only {@link seal} gives files their final names. */
   get isWriteOnce(): boolean {
     return keepsApart(this.#bucket);
   }
 
   /**
-   * As of a backup: in a bucket that is written once, puts the files of a restore that is over
-   * under Velero's names. No file of a restore says how it ended: so that its status says the same
-   * as its files, `end` is kept with what is published, and the one that was first is returned.
+   * In a write-once bucket, publishes the files of a finished restore under Velero's names. No file
+   * of a restore has its end phase, so `end` is stored with the decision. Returns the `end` of the
+   * first call, so that the status matches the files.
    */
   async seal<T extends object>(
     name: string,
@@ -271,16 +261,16 @@ export class RestoreArchive {
   }
 
   /**
-   * Throws `FILES_APART` where its files are those of a location that was written once, and is not
-   * any more.
+   * Throws `FILES_APART` if the location is no longer write-once, and its files are still
+   * unpublished.
    */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, restoreFolder(name), options);
   }
 
   /**
-   * The `end` that {@link seal} has decided; undefined where it has not, or the bucket is not
-   * written once. Throws `DAMAGED_ARCHIVE`, and what the bucket throws.
+   * The `end` that {@link seal} stored, or undefined. Throws `DAMAGED_ARCHIVE`, and errors of the
+   * bucket.
    */
   sealedEnd(
     name: string,
@@ -289,7 +279,7 @@ export class RestoreArchive {
     return sealedEnd(this.#bucket, restoreFolder(name), options);
   }
 
-  /** Removes every file of the folder. May be repeated. */
+  /** Removes every file of the folder. Repeatable. */
   async delete(name: string, options: DeletionOptions = {}): Promise<void> {
     await unseal(this.#bucket, restoreFolder(name), options);
     await deleteFolder(this.#bucket, restoreFolder(name), options);

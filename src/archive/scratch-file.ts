@@ -14,7 +14,7 @@ import type { Body } from '../blob/index.ts';
 const READ_BYTES = 1 << 20;
 const FULL = ['ENOSPC', 'EDQUOT'];
 
-/** What a file of an archive is, besides its bytes. */
+/** Length and hash of a file. */
 export interface Sum {
   readonly lengthBytes: number;
   /** SHA-256 in hex. */
@@ -22,8 +22,8 @@ export interface Sum {
 }
 
 /**
- * Bytes on disk that this process alone uses: the file has no name, so that nothing is left of it
- * when the process ends, however it ends. Written to its end, then read as often as wanted.
+ * A private file on disk without a name, which the system frees when the process ends in any way.
+ * Written once, then read as often as needed.
  */
 export class ScratchFile implements AsyncDisposable {
   readonly #file: fs.FileHandle;
@@ -49,7 +49,7 @@ export class ScratchFile implements AsyncDisposable {
     }
   }
 
-  /** A file with these bytes. Closed again where the body fails. */
+  /** A file with these bytes. If the body fails, the file is closed. */
   static async of(directory: string, body: Body): Promise<ScratchFile> {
     const file = await ScratchFile.create(directory);
     try {
@@ -66,7 +66,7 @@ export class ScratchFile implements AsyncDisposable {
     return this.#lengthBytes;
   }
 
-  /** One after the other. Throws `SCRATCH_FULL`, `SCRATCH_FAILED`. */
+  /** Calls must not overlap. Throws `SCRATCH_FULL`, `SCRATCH_FAILED`. */
   async append(bytes: Uint8Array): Promise<void> {
     assert(!this.#sum, 'a scratch file that is finished');
     try {
@@ -83,13 +83,13 @@ export class ScratchFile implements AsyncDisposable {
     this.#lengthBytes += bytes.length;
   }
 
-  /** Nothing is appended any more. */
+  /** Ends the file; no more appends. */
   finish(): Sum {
     this.#sum ??= { lengthBytes: this.#lengthBytes, sha256: this.#hash.digest('hex') };
     return this.#sum;
   }
 
-  /** All bytes, or a part of them; for several readers at once. */
+  /** Reads all bytes or a range. Concurrent readers are allowed. */
   async *read(offset = 0, lengthBytes = this.#lengthBytes - offset): AsyncGenerator<Uint8Array> {
     for (let at = offset, end = offset + lengthBytes; at < end;) {
       const buffer = Buffer.allocUnsafeSlow(Math.min(READ_BYTES, end - at));

@@ -8,17 +8,17 @@ import type { FileKey } from './encryption/encrypted-body.ts';
 import { isFinal } from './states.ts';
 
 /**
- * Tells who wrote a backup's files. `signed`: somebody with the repository password. `unsigned`:
- * Velero or a version of Longshore without signatures wrote or finished them. `wrong`: they were
+ * The author of a backup's files. `signed`: an owner of the repository password. `unsigned`:
+ * Velero, or a version of Longshore without signatures, wrote or finished them. `wrong`: they were
  * changed since they were signed. `unknown`: the reader lacks the password that signed them.
  */
 export type SignatureState = 'signed' | 'unsigned' | 'wrong' | 'unknown';
 
 export const signatureSchema = z.looseObject({
   version: z.literal(1),
-  /** Tells which key signed, and nothing else about it: 16 hexadecimal digits. */
+  /** Identifies the signing key, and reveals nothing else about it: 16 hexadecimal digits. */
   key: z.string(),
-  /** States of the Backup that the checksums are about. */
+  /** States of the Backup that the checksums cover. */
   states: z.array(z.string()),
   /** SHA-256 of the checksums, in hexadecimal digits. */
   sha256: z.string(),
@@ -35,8 +35,8 @@ const deriveSlowly = promisify(
 );
 
 /**
- * Derives the key that signs backups from the repository password. scrypt comes first: trying
- * passwords by a signature must not be faster than trying them by the repository.
+ * Derives the key that signs backups from the repository password. The first step is scrypt:
+ * guessing passwords with a signature must not be faster than with the repository.
  *
  * @returns 32 bytes
  */
@@ -76,9 +76,9 @@ export class Signing {
   }
 
   /**
-   * `state` is that of the Backup beside the checksums. Velero or an earlier version of Longshore
-   * may finish a backup. They write its files anew and leave the old signature. A Backup that was
-   * over when it was signed stays as it is.
+   * `state`: the state of the Backup beside the checksums. Velero, or an earlier version of
+   * Longshore, may finish a backup: it replaces files and keeps the old signature. A Backup that
+   * had ended when it was signed does not change.
    */
   check(name: string, payload: Signed, signature: Signature, state: string): SignatureState {
     const key = this.#keys.find((each) => idOf(each) === signature.key);
@@ -91,12 +91,12 @@ export class Signing {
     return signature.states.every(isOver) ? 'wrong' : 'unsigned';
   }
 
-  /** Encrypts files. Undefined without a key. */
+  /** The key that encrypts files; undefined without a key. */
   get fileKey(): FileKey | undefined {
     return this.#key && { id: idOf(this.#key), key: this.#key };
   }
 
-  /** Decrypts files that the key with this ID encrypted. */
+  /** The key with this ID, which decrypts files. */
   fileKeyOf(id: string): Buffer | undefined {
     return this.#keys.find((each) => idOf(each) === id);
   }
@@ -150,11 +150,12 @@ function keyOf(password: string): Promise<Buffer> {
   return key;
 }
 
-/** Velero's password of repositories. Everybody can sign with it. */
+/** Velero's password of repositories. Anyone can sign with it. */
 export const WELL_KNOWN_PASSWORD = 'static-passw0rd';
 
 /**
- * The well-known password signs nothing: everybody has it. Undefined without any key that checks.
+ * The well-known password signs nothing, because it is public. Undefined without any key that
+ * checks.
  */
 export async function signingBy(
   passwords: SigningPasswords | undefined,
@@ -171,18 +172,16 @@ export async function signingBy(
 
 /** How the backups of a location are signed. */
 export interface LocationSigning {
-  /** Undefined for those who lack the password. */
+  /** Undefined if the password is unknown. */
   readonly signing: Signing | undefined;
-  /** Backups without a signature are refused. */
   readonly isRequired: boolean;
-  /** New files are encrypted. */
   readonly encrypts?: boolean;
 }
 
-/** Annotation of a Backup whose files are used whatever their signature says. A person sets it. */
+/** Annotation of a Backup whose files are used with any signature. A person sets it. */
 export const IGNORE_SIGNATURE = 'longshore.io/ignore-signature';
 
-/** A bucket is handed on by many who need no key, so the key is known by the bucket. */
+/** Many callers pass a bucket on and need no key, so the key belongs to the bucket. */
 const byBucket = new WeakMap<Bucket, LocationSigning>();
 
 export function signWith(bucket: Bucket, signing: LocationSigning): void {
@@ -191,18 +190,15 @@ export function signWith(bucket: Bucket, signing: LocationSigning): void {
 
 export const signingOf = (bucket: Bucket): LocationSigning | undefined => byBucket.get(bucket);
 
-/** A Backup in the cluster, as far as signatures are concerned. */
+/** The annotations of a Backup in the cluster. */
 export interface Annotated {
   readonly metadata: { readonly annotations?: Readonly<Record<string, string>> | undefined };
 }
 
-/** Whether this program signs backups in the bucket. */
 export const canSign = (bucket: Bucket): boolean => byBucket.get(bucket)?.signing?.canSign === true;
 
-/** Whether this program encrypts files of new backups in the bucket. */
 export const encryptsFiles = (bucket: Bucket): boolean => byBucket.get(bucket)?.encrypts === true;
 
-/** Whether this program checks signatures of backups in the bucket. */
 export function checksSignatures(bucket: Bucket): boolean {
   const { signing, isRequired } = byBucket.get(bucket) ?? {};
   return signing !== undefined || isRequired === true;
@@ -215,8 +211,8 @@ interface StoredFiles {
 }
 
 /**
- * Throws `WRONG_SIGNATURE` for files that were changed, and `NOT_SIGNED` for files without a
- * signature if the Backup in the cluster had one. {@link IGNORE_SIGNATURE} overrules both.
+ * Throws `WRONG_SIGNATURE` for changed files, and `NOT_SIGNED` for unsigned files if the Backup in
+ * the cluster had a signature. {@link IGNORE_SIGNATURE} overrules both.
  */
 export function assertUnchanged(
   { bucket, name, signature: state }: StoredFiles,
@@ -236,9 +232,9 @@ export function assertUnchanged(
 }
 
 /**
- * Throws `NOT_SIGNED`, for another try, while the key that signed the files is missing. A tool
- * may be replacing the Secret of the password at this moment. Backups without the mark of a
- * signature pass.
+ * Throws `NOT_SIGNED`, retryable, while the key that signed the files is missing. A tool may be
+ * replacing the Secret of the password at this moment. Backups without the mark of a signature
+ * pass.
  */
 export function assertCheckable(
   { name, signature: state }: Pick<StoredFiles, 'name' | 'signature'>,
@@ -249,7 +245,7 @@ export function assertCheckable(
   if (state === 'unknown' && isSigned) throw keyMissing(name);
 }
 
-/** The files stay as they are until the key is back. */
+/** The files stay unchanged until the key is back. */
 export const keyMissing = (name: string): CodedError =>
   new CodedError(
     'NOT_SIGNED',
@@ -257,7 +253,7 @@ export const keyMissing = (name: string): CodedError =>
     { retry: 'backoff' },
   );
 
-/** As {@link assertUnchanged}. Throws `NOT_SIGNED` too if the location requires signatures. */
+/** Like {@link assertUnchanged}. Also throws `NOT_SIGNED` if the location requires signatures. */
 export function assertTrusted(files: StoredFiles, known?: Annotated): void {
   const { bucket, name, signature: state } = files;
   assertUnchanged(files, known);

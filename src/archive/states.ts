@@ -4,39 +4,38 @@ import { hasEnded, isFinalizing, isWaiting } from '../kube/index.ts';
 import type { StoredBackup } from './files.ts';
 import { foreignFolders } from './layout.ts';
 
-/** Whether nothing more is written of a backup. */
+/** Whether no program writes to the backup any more. */
 export const isFinal = ({ status }: Pick<StoredBackup, 'status'>): boolean =>
   hasEnded(status?.phase);
 
 /**
- * What a cluster that finds a backup in its location takes it for. `abandoned`: nobody finished it
- * before it expired, so it is made known as partially failed, and can then be deleted.
- * `unfinished`: it is left alone.
+ * The state of a backup in a bucket, for a cluster that finds it. `abandoned`: it expired before it
+ * was finished; it is imported as partially failed, and can then be deleted. `unfinished`: it is
+ * skipped.
  */
 export function standingOf(
   { status = {} }: StoredBackup,
   nowNs: Nanoseconds,
 ): 'final' | 'abandoned' | 'unfinished' {
   const { phase = '', expiration } = status;
-  // Velero: pkg/controller/backup_sync_controller.go (v1.18.3). A backup in another phase is
-  // somebody's work.
+  // Velero: pkg/controller/backup_sync_controller.go (v1.18.3). A backup in another phase is in
+  // progress.
   if (hasEnded(phase)) return 'final';
   const isAfterRun = isWaiting(phase) || isFinalizing(phase);
   if (!isAfterRun || typeof expiration !== 'string') return 'unfinished';
   return parseGoTime(expiration) < nowNs ? 'abandoned' : 'unfinished';
 }
 
-/** A Backup, of the cluster or as it is stored. */
+/** A Backup in the cluster or in a bucket. */
 export interface AnyBackup {
   readonly metadata: { readonly name: string; readonly uid?: string | undefined };
   readonly status?: unknown;
 }
 
 /**
- * Whether stored files are those of a Backup of the cluster. A Backup that was taken over from a
- * bucket has another UID here, and the status that is stored. Its start alone does not tell.
- * Schedules of two clusters begin backups of one name in the same second, and the second backup
- * fails.
+ * Whether stored files belong to a Backup of the cluster. A Backup imported from a bucket has
+ * another UID and the stored status. The start time is not enough: Schedules of two clusters begin
+ * backups of one name in the same second, and the second one fails.
  */
 export function isStoredOf(backup: AnyBackup, stored: AnyBackup): boolean {
   if (stored.metadata.uid === backup.metadata.uid) return true;
@@ -56,14 +55,11 @@ interface BackupEnd {
 
 const endOf = ({ status }: AnyBackup): BackupEnd => status ?? {};
 
-/** Also where neither is there. */
+/** Also true if both are missing. */
 const isSameTime = (one: string | null | undefined, other: string | null | undefined): boolean =>
   (one ?? '') === (other ?? '') || Date.parse(one ?? '') === Date.parse(other ?? '');
 
-/**
- * What is wrong with a location as Velero says it: folders that are not Velero's; undefined where
- * nothing is.
- */
+/** Velero's sentence about foreign folders in a location, or undefined. */
 export async function locationProblem(
   bucket: Bucket,
   options: SignalOptions = {},

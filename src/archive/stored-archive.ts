@@ -44,7 +44,7 @@ interface SignedLink {
   readonly isEncrypted?: boolean;
 }
 
-/** A backup that is there, file by file. What an old version did not write is empty. */
+/** A stored backup, file by file. Files that an old version did not write are empty. */
 export class StoredArchive {
   readonly name: string;
   readonly metadata: StoredBackup;
@@ -74,7 +74,7 @@ export class StoredArchive {
   }
 
   /**
-   * Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. Each restore from the backup asks first. `known` is the
+   * Each restore calls it before it reads. Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. `known`: the
    * Backup in the cluster.
    */
   assertTrusted(known?: Annotated): void {
@@ -88,7 +88,7 @@ export class StoredArchive {
     assertUnchanged({ bucket: this.#bucket, name, signature }, known);
   }
 
-  /** Throws `NOT_SIGNED`, for another try, while the key of a signed Backup is missing. */
+  /** Throws `NOT_SIGNED`, retryable, while the key of a signed Backup is missing. */
   assertCheckable(known: Annotated): void {
     assertCheckable(this, known);
   }
@@ -104,12 +104,12 @@ export class StoredArchive {
   }
 
   /**
-   * Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`,
+   * The bytes of a file. The checksum is checked at their end. Throws `BLOB_NOT_FOUND`,
    * `DAMAGED_ARCHIVE`.
    */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);
-    // A file that the signature does not cover was put by somebody else.
+    // A file that the signature does not cover comes from a foreign writer.
     if (this.signature === 'signed' && !this.#rules.isExpected(file)) {
       throw new BlobNotFoundError(blobId(key));
     }
@@ -184,13 +184,13 @@ export class StoredArchive {
 export interface OpenOptions extends SignalOptions {
   readonly bucket: Bucket;
   readonly checksums: ChecksumsFile;
-  /** Of the stored Backup; a longer one is damaged. */
+  /** Limit for the stored Backup. A longer one counts as damaged. */
   readonly metadataBytesMax: number | undefined;
 }
 
 /**
- * Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and
- * what the bucket throws.
+ * Reads the Backup and its checksums. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the
+ * bucket.
  */
 export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
   const { bucket } = options;
@@ -200,7 +200,7 @@ export async function openArchive(name: string, options: OpenOptions): Promise<S
   const { metadata, rules, signature, link } = found;
   const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> => {
     const now = await load(name, { ...options, signal });
-    // The reader trusted files of one signature. Files with another one stay out.
+    // The reader has checked one signature. Files with another signature stay out.
     return now.signature === signature ? now.rules : rules;
   };
   return new StoredArchive({ bucket, name, metadata, signature, link, rules, reload });
@@ -236,7 +236,7 @@ async function load(
   return { metadata, rules, signature, link };
 }
 
-/** A list of a file; empty where there is none. */
+/** A list in a file; empty without the file. */
 export async function loadList<S extends z.ZodType>(
   bucket: Bucket,
   key: string,

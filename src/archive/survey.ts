@@ -14,28 +14,28 @@ import { checksSignatures, type SignatureState } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
 import type { StoredArchive } from './stored-archive.ts';
 
-/** What a cluster knows of a location. */
+/** The cluster's knowledge of a location. */
 export interface KnownObjects {
-  /** Backups whose location it is, by name, with their phase. */
+  /** Phases of the location's Backups, by name. */
   readonly backups: ReadonlyMap<string, string>;
   /** Names of backups that this cluster knows as signed. See {@link SIGNED}. */
   readonly signed?: ReadonlySet<string>;
   /** Names of backups that may name a missing backup. See {@link IGNORE_MISSING}. */
   readonly withoutPrevious?: ReadonlySet<string>;
-  /** Of Restores of the cluster. */
+  /** Names of Restores in the cluster. */
   readonly restores: ReadonlySet<string>;
 }
 
 /**
- * One thing that is not as a cluster and its bucket should have it. `harm`: something cannot be
- * restored, or takes space that nobody will free; the others are only good to know.
+ * A difference between a cluster and its bucket. `harm`: something cannot be restored, or takes
+ * space that will never be freed. Other findings are information.
  */
 export interface LocationFinding {
   readonly kind: FindingKind;
-  /** Of a backup, restore or folder. */
+  /** The name of a backup, restore or folder. */
   readonly name: string;
   readonly harm: boolean;
-  /** A sentence with what to do. */
+  /** A sentence with the remedy. */
   readonly text: string;
 }
 
@@ -61,9 +61,9 @@ export interface BackupTrust {
 export interface LocationSurvey {
   readonly backups: number;
   readonly restores: number;
-  /** How many backups have each. Empty where the location is read without a password. */
+  /** Number of backups by state. Empty without a password. */
   readonly signatures: Readonly<Partial<Record<SignatureState, number>>>;
-  /** Keyed by the backup's name. Empty where the location is read without a password. */
+  /** Keyed by the backup's name. Empty without a password. */
   readonly states: Readonly<Record<string, BackupTrust>>;
   readonly findings: readonly LocationFinding[];
 }
@@ -75,17 +75,17 @@ interface Folder {
   hasJournal: boolean;
 }
 
-/** Metadata of backups that the cluster does not know, read side by side. */
+/** Concurrent reads of metadata of unknown backups. */
 const READS_AT_ONCE = 16;
-/** Somebody may still store or delete files of it. */
+/** Files may still be stored or deleted. */
 const isStillMade = (phase: string): boolean => isUnderWay(phase) || phase === 'Deleting';
 
 /**
  * Compares a bucket with the objects of a cluster, and changes nothing. Reads names, and metadata
- * of backups that the cluster lacks. To check signatures it reads metadata of all backups. In
- * memory is an entry for each backup and restore. The cluster is asked after the bucket, so that a
- * backup that begins meanwhile is one that it knows; one that goes meanwhile is looked for again.
- * Throws what the bucket throws for a listing, and what `loadKnown` throws.
+ * of backups that the cluster lacks. To check signatures it reads all metadata. Memory holds an
+ * entry for each backup and restore.
+ * Lists the bucket before the cluster, so that a new backup is known. Looks again for a missing
+ * backup. Throws errors of listings and of `loadKnown`.
  */
 export async function surveyLocation(
   bucket: Bucket,
@@ -107,10 +107,10 @@ export async function surveyLocation(
   const known = await loadKnown();
   for (const [name, phase] of known.backups) {
     if (folders.get(name)?.hasMetadata === true || isUnstored(phase)) continue;
-    // Its end may have come after the listing.
+    // The backup may have ended after the listing.
     if (isStillMade(phase) || (await bucket.has(backupKey(name, 'metadata'), options))) continue;
     const text = `the Backup is ${phase}, and its files are not in the bucket: it cannot be restored; "longshore backup delete ${name}" removes what is left of it`;
-    // Of one that has failed there may never have been any.
+    // A failed backup may never have had files.
     add('BackupWithoutFiles', name, phase !== 'Failed', text);
   }
   const read: string[] = [];
@@ -204,7 +204,7 @@ async function namesIn(names: AsyncIterable<string>): Promise<string[]> {
   return all;
 }
 
-/** False where it was removed, or finished, since the listing. */
+/** False if it was deleted or finished since the listing. */
 async function isStillUnfinished(
   bucket: Bucket,
   name: string,

@@ -26,8 +26,8 @@ export interface ContentLimits extends TarLimits {
 }
 
 /**
- * What a tarball may hold. Our choice: the API server takes objects of 1.5 MiB, and aggregated ones
- * some more; the rest is several times what the largest clusters have.
+ * Limits of a tarball. Our choice: the API server accepts objects of 1.5 MiB, and aggregated
+ * servers accept larger ones. The other limits are several times the largest clusters.
  */
 export const CONTENT_LIMITS: ContentLimits = {
   entryBytesMax: 64 << 20,
@@ -36,8 +36,8 @@ export const CONTENT_LIMITS: ContentLimits = {
 };
 
 /**
- * The files of a backup's tarball in their order, each whole in memory. Throws `DAMAGED_ARCHIVE`,
- * and errors of the body.
+ * The files of a backup's tarball in order, each whole in memory. Throws `DAMAGED_ARCHIVE`, and
+ * errors of the body.
  */
 export function readTarball(
   body: Body,
@@ -48,9 +48,8 @@ export function readTarball(
 }
 
 /**
- * Entries of a tarball with some replaced in their places, and those that are new at the end: what
- * Velero's finalizer makes (pkg/backup/backup.go, buildFinalTarball). Of those that are given as
- * functions one at a time is in memory.
+ * Replaces entries of a tarball in place and adds new ones at the end, as Velero's finalizer does
+ * (pkg/backup/backup.go, buildFinalTarball). Memory holds one function's result at a time.
  */
 export async function* updatedEntries(
   entries: AsyncIterable<TarEntry>,
@@ -70,8 +69,8 @@ const bytesOf = async (update: Uint8Array | (() => Promise<Uint8Array>)): Promis
   typeof update === 'function' ? await update() : update;
 
 /**
- * Makes a tarball on scratch space: its length and checksum are known before the first byte is
- * stored, and nobody sees it before. The version of the format comes first, as in Velero.
+ * Makes a tarball on scratch space, so that its length and checksum are known before it is stored.
+ * The version of the format comes first, as in Velero.
  */
 export class TarballWriter implements AsyncDisposable {
   readonly #gzip: Gzip = createGzip();
@@ -93,11 +92,11 @@ export class TarballWriter implements AsyncDisposable {
     this.#stored = pipeline(this.#gzip, async (pieces: AsyncIterable<Buffer>) => {
       for await (const piece of pieces) await file.append(piece);
     });
-    // Whoever appends next, or finishes, gets its failure.
+    // The next append or finish throws the error.
     this.#stored.catch(() => undefined);
   }
 
-  /** In a directory with room for it. Throws `SCRATCH_FAILED`, `SCRATCH_FULL`. */
+  /** The directory needs room for the tarball. Throws `SCRATCH_FAILED`, `SCRATCH_FULL`. */
   static async create(
     directory: string,
     clock: Clock = systemClock,
@@ -124,8 +123,8 @@ export class TarballWriter implements AsyncDisposable {
   }
 
   /**
-   * Throws `CONTENT_TOO_LONG` where readers would refuse the tarball, and `PATH_TAKEN` where it has
-   * one of the paths; then nothing of these is in it, and others may follow.
+   * Throws `CONTENT_TOO_LONG` if readers would refuse the tarball, and `PATH_TAKEN` for a repeated
+   * path. After an error none of the entries is added, and further calls are allowed.
    */
   append(entries: readonly NewTarEntry[]): Promise<void> {
     const task = this.#last.then(async () => {
@@ -158,7 +157,7 @@ export class TarballWriter implements AsyncDisposable {
     if (long) throw tooLong(`${long.path} is longer than ${formatBytes(entryBytesMax)}`);
     const count = this.#entries + entries.length;
     if (count > entriesMax) throw tooLong(`it would have more than ${entriesMax} entries`);
-    // With headers, among them those of long names.
+    // With headers, including those of long names.
     const lengths = entries.map(({ bytes, path }) => bytes.length + 5 * 512 + 4 * path.length);
     const total = lengths.reduce((sum, length) => sum + length, this.#bytes);
     if (total > unpackedBytesMax) {
@@ -173,12 +172,12 @@ export class TarballWriter implements AsyncDisposable {
       this.#gzip.write(bytes, resolve),
     );
     if (!failure) return;
-    // The disk says more than the stream that was closed because of it.
+    // The error of the disk explains more than the closed stream's.
     await this.#stored;
     throw failure;
   }
 
-  /** The tarball, which the caller closes. Throws what storing it threw. */
+  /** The tarball, which the caller closes. Throws storage errors. */
   async finish(): Promise<ScratchFile> {
     await this.#last;
     assert(!this.#isFinished, 'a tarball that is finished');
@@ -195,7 +194,7 @@ export class TarballWriter implements AsyncDisposable {
     return this.#file;
   }
 
-  /** Gives the room back of one that is not finished. */
+  /** Frees the space of an unfinished tarball. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isFinished) return;
     this.#isFinished = true;
@@ -226,18 +225,17 @@ export async function storeTarball(
 }
 
 /**
- * Parts of a tarball as members of a gzip file, which follow one another in one file: so what is
- * compressed once is a part of every file that it is put into. Go's reader and tar take such files
- * as one.
+ * Parts of a tarball as gzip members, which can be joined into one file. A part that is compressed
+ * once can be used in every file. Go's reader and tar read such files as one.
  */
 export const tarMember = {
-  /** The first one. */
+  /** The first member. */
   version: (): Promise<Buffer> =>
     compressed(
       tarEntry({ path: VERSION_PATH, bytes: Buffer.from(`${FORMAT_VERSION}\n`), mtime: 0 }),
     ),
   entry: tarEntry,
-  /** The last one. */
+  /** The last member. */
   end: (): Promise<Buffer> => compressed([END]),
 };
 

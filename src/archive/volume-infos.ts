@@ -2,9 +2,8 @@ import { z } from 'zod';
 import { always, goStruct, mapField, omitEmpty, optional } from '../base/index.ts';
 
 /**
- * What Velero notes about each volume of a backup or restore:
- * internal/volume/volumes_information.go (v1.18.3), fields in its order. Fields of newer versions
- * are kept.
+ * Velero's record of each volume of a backup or restore: internal/volume/volumes_information.go
+ * (v1.18.3), with its order of fields. Fields of newer versions are kept.
  */
 const CSI_SNAPSHOT = goStruct({
   snapshotHandle: always(''),
@@ -12,7 +11,7 @@ const CSI_SNAPSHOT = goStruct({
   driver: always(''),
   vscName: always(''),
   operationID: omitEmpty,
-  // Velero gave these no tag: they have capitals.
+  // These have capitals, because Velero's struct has no tags for them.
   ReadyToUse: always(null),
   volumeGroupSnapshotHandle: omitEmpty,
 });
@@ -127,12 +126,12 @@ const volumeSchema = z.looseObject({
   nativeSnapshotInfo: nativeSnapshotSchema.nullish(),
 });
 export const backupVolumeInfoSchema = volumeSchema.extend({
-  /** `NativeSnapshot`, `PodVolumeBackup`, `CSISnapshot`; none for a volume that was skipped. */
+  /** `NativeSnapshot`, `PodVolumeBackup`, `CSISnapshot`; undefined for a skipped volume. */
   backupMethod: methods.optional(),
   preserveLocalSnapshot: z.boolean().optional(),
   skipped: z.boolean().optional(),
   skippedReason: z.string().optional(),
-  /** Ours: what decided, such as `rule 2 of ConfigMap velero/policies, line 7`. */
+  /** Ours: the deciding rule, such as `rule 2 of ConfigMap velero/policies, line 7`. */
   decidedBy: z.string().optional(),
   note: z.string().optional(),
   /** RFC 3339. */
@@ -149,9 +148,9 @@ export const backupVolumeInfoSchema = volumeSchema.extend({
     .nullish(),
 });
 export const restoreVolumeInfoSchema = volumeSchema.extend({
-  /** As of a backup, and `PodVolumeRestore`. */
+  /** The methods of a backup, and `PodVolumeRestore`. */
   restoreMethod: methods.optional(),
-  /** Ours: the claim was there already, and its data were left alone. */
+  /** Ours: the claim existed, and its data was not changed. */
   skipped: z.boolean().optional(),
   skippedReason: z.string().optional(),
   pvrInfo: podVolumeSchema.nullish(),

@@ -12,9 +12,8 @@ import { damaged } from '../damage.ts';
 /**
  * The format of an encrypted file: a header, then pieces of {@link PIECE_BYTES}, each with a tag.
  * The header has the magic, the ID of the key, a salt, and the UID of the owner. HKDF makes a key
- * for each file from the salt. The nonce of a piece has its number and tells the last one. So a
- * file that is cut, swapped or put together anew fails. The header and the place are authenticated
- * too.
+ * for each file from the salt. The nonce of a piece has its number and marks the last piece.
+ * Truncated, swapped or recombined files fail. The header and the place are authenticated, too.
  */
 const MAGIC = Buffer.from('LSCRYPT1');
 const KEY_ID_BYTES = 8;
@@ -31,11 +30,11 @@ export interface FileKey {
   readonly key: Buffer;
 }
 
-/** Where a file belongs. A reader who does not know the UID takes any. */
+/** Where a file belongs. A reader without the UID accepts any. */
 export interface FilePlace {
   readonly key: string;
   readonly ownerUid?: string | undefined;
-  /** A reader refuses a plain file. */
+  /** If set, a reader refuses a plain file. */
   readonly isSealed?: boolean | undefined;
 }
 
@@ -61,8 +60,8 @@ export async function* encrypted(
 }
 
 /**
- * Decrypts a file. `plain` reads a file that is not encrypted. `keyOf` finds a key by its ID.
- * Throws `DAMAGED_ARCHIVE` for a file that was changed, `NO_ARCHIVE_KEY`, and errors of the body.
+ * Decrypts a file. `plain` reads an unencrypted file. `keyOf` finds a key by its ID. Throws
+ * `DAMAGED_ARCHIVE` for a changed file, `NO_ARCHIVE_KEY`, and errors of the body.
  */
 export async function* decrypted(
   body: Body,
@@ -100,7 +99,7 @@ function refusedIfSealed(
   return body;
 }
 
-/** Enough to tell whether a file is encrypted. */
+/** Enough to detect an encrypted file. */
 export const ENCRYPTED_START_BYTES = MAGIC.length;
 
 /**
@@ -147,7 +146,7 @@ async function readHeader(start: Start, { key }: FilePlace): Promise<Header> {
   };
 }
 
-/** Seals and opens the pieces of one file, in their order. */
+/** Encrypts and decrypts the pieces of one file, in order. */
 class PieceCipher {
   readonly #fileKey: Buffer;
   readonly #about: Buffer;
@@ -195,9 +194,7 @@ class PieceCipher {
   }
 }
 
-/**
- * The bytes of a body in pieces of one length. The last one may be shorter, and is always there.
- */
+/** Splits a body into pieces of one length. There is always a last piece, which may be shorter. */
 async function* inPieces(
   body: Body,
   length: number,
@@ -220,7 +217,7 @@ async function* inPieces(
   yield { bytes: piece.subarray(0, filled), isLast: true };
 }
 
-/** A body whose first bytes can be looked at before the others are read. */
+/** A body whose first bytes can be peeked. */
 class Start {
   readonly #source: AsyncIterator<Uint8Array> | Iterator<Uint8Array>;
   #ahead = Buffer.alloc(0);
@@ -230,7 +227,7 @@ class Start {
       Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]();
   }
 
-  /** Fewer bytes only if the body has no more. */
+  /** Returns fewer bytes only if the body has no more. */
   async peek(length: number): Promise<Buffer> {
     while (this.#ahead.length < length) {
       const next = await this.#source.next();

@@ -15,14 +15,14 @@ import { assertPlain, decrypted, encrypted } from './encrypted-body.ts';
 
 export interface EncryptionOptions {
   readonly keys: Signing | undefined;
-  /** Files that are put from now on are encrypted. Encrypted files can always be read. */
+  /** Encrypts new files. Encrypted files can always be read. */
   readonly encrypts: boolean;
 }
 
 /**
- * Encrypts the files of backups and restores on their way into a bucket, and decrypts them on their
- * way out. Plain files of the same bucket are read as they are. Journals are sealed, and files of
- * operations stamped, in every location: a server believes them after a restart.
+ * Encrypts the files of backups and restores, and decrypts them for readers. Plain files in the
+ * same bucket are read unchanged. Journals are sealed, and files of operations stamped, in every
+ * location: a server trusts them after a restart.
  */
 export class EncryptingBucket implements Bucket {
   readonly displayName: string;
@@ -55,7 +55,7 @@ export class EncryptingBucket implements Bucket {
     return kind === 'left' ? keys?.fileKey !== undefined : kind === undefined && isSealed === true;
   }
 
-  /** Throws `NO_ARCHIVE_KEY` and `DAMAGED_ARCHIVE` too. A missing key may come back soon. */
+  /** Also throws `NO_ARCHIVE_KEY`, retryable, and `DAMAGED_ARCHIVE`. */
   get(key: string, options: ObjectOptions = {}): AsyncIterable<Uint8Array> {
     const file = fileOf(key) ?? key;
     const body = this.#bucket.get(key, options);
@@ -116,7 +116,7 @@ export class EncryptingBucket implements Bucket {
   }
 }
 
-/** Tells why an encrypting location cannot be used. */
+/** The reason why an encrypting location cannot be used. */
 export const CANNOT_ENCRYPT =
   'its annotation longshore.io/encrypt-archive needs a secret repository password: nothing is encrypted with static-passw0rd, which everybody knows. Change it with "longshore repository change-password-all"';
 
@@ -124,8 +124,8 @@ const cannotEncrypt = (): CodedError =>
   new CodedError('CANNOT_ENCRYPT', `the location is not written to: ${CANNOT_ENCRYPT}`);
 
 /**
- * Files that a server believes after a restart. Velero reads `operations`, which are plain in a
- * plain location, with a stamp. Only servers read `left`, the notes of a run for its end. They are
+ * Files that a server trusts after a restart. Velero reads `operations`, which in a plain location
+ * are plain and have a stamp. Only servers read `left`, the notes of a run for its end. They are
  * encrypted if there is a key.
  */
 function kindOf(key: string): 'operations' | 'left' | undefined {
@@ -146,8 +146,8 @@ const noKeyNow = (key: string): CodedError =>
   );
 
 /**
- * Whether a file is encrypted. Files of backups and restores are encrypted. Files that name their
- * owner stay plain. Data movers without the password add their logs, so these stay plain too.
+ * Whether a file is encrypted. Files of backups and restores are, except for files that name their
+ * owner. Logs of data movers are plain, because data movers lack the password.
  */
 function isSecret(key: string): boolean {
   const folder = runFolderOf(key);

@@ -3,17 +3,17 @@ import { damaged } from '../damage.ts';
 import type { FileKey } from './encrypted-body.ts';
 
 /**
- * A stamp authenticates a gzip file that Velero reads too. The stamp is an empty gzip member at the
- * end, and its extra field has our subfield. The subfield has the ID of the key and an
- * HMAC-SHA256. The HMAC covers the file's key in the bucket, and the SHA-256 of all bytes before.
- * RFC 1952 lets a file have several members. Readers skip the field.
+ * A stamp authenticates a gzip file that Velero reads, too. The stamp is an empty gzip member at
+ * the end, with our subfield in its extra field: the ID of the key and an HMAC-SHA256. The HMAC
+ * covers the file's key in the bucket, and the SHA-256 of all bytes before. RFC 1952 allows several
+ * members. Readers skip the field.
  */
 const START = Buffer.from([0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 0xff]);
 const SUBFIELD = Buffer.from('LS');
 const KEY_ID_BYTES = 8;
 const MAC_BYTES = 32;
 const DATA_BYTES = KEY_ID_BYTES + MAC_BYTES;
-/** An empty block of deflate, its CRC-32 and its length. */
+/** An empty deflate block, its CRC-32 and its length. */
 const END = Buffer.from([3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 const FIXED = Buffer.concat([START, u16(SUBFIELD.length + 2 + DATA_BYTES), SUBFIELD, u16(DATA_BYTES)]); // prettier-ignore
 const STAMP_BYTES = FIXED.length + DATA_BYTES + END.length;
@@ -29,7 +29,7 @@ function macOf(key: Buffer, place: string, sha256: Buffer): Buffer {
   return createHmac('sha256', own).update(`${place}\0`).update(sha256).digest();
 }
 
-/** The bytes of a gzip file, and its stamp. `place`: its key in the bucket. */
+/** A gzip file with a stamp. `place`: its key in the bucket. */
 export async function* stamped(
   body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
   { id, key }: FileKey,
@@ -44,8 +44,8 @@ export async function* stamped(
 }
 
 /**
- * The bytes of a file without its stamp. Throws `DAMAGED_ARCHIVE` at the end for a wrong stamp. If
- * `isSealed`, throws it for a missing stamp, and for the stamp of an unknown key.
+ * A file without its stamp. Throws `DAMAGED_ARCHIVE` at the end for a wrong stamp. If `isSealed`,
+ * also throws it for a missing stamp, and for the stamp of an unknown key.
  */
 export async function* unstamped(
   body: AsyncIterable<Uint8Array>,

@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import { asBuffer, assert } from '../../base/index.ts';
 
 /**
- * The tar format (POSIX.1-2001, "ustar" and "pax") as Go's archive/tar writes it, which Velero
+ * The tar format (POSIX.1-2001, "ustar" and "pax") as written by Go's archive/tar, which Velero
  * uses.
  */
 export const BLOCK_BYTES = 512;
@@ -21,7 +21,7 @@ const DEV_MINOR = { at: 337, length: 8 };
 const PREFIX = { at: 345, length: 155 };
 /** Eleven octal digits. */
 const SIZE_MAX = 0o77777777777;
-/** Seven. */
+/** Seven octal digits. */
 const ID_MAX = 0o7777777;
 const PAX = 'x';
 
@@ -35,22 +35,19 @@ export interface TarHeader {
   readonly type: string;
 }
 
-/** An entry of a volume: everything that it has, whether its field is long enough for it or not. */
+/** An entry of a volume, with values of any length. */
 export interface FullTarHeader extends Omit<TarHeader, 'name'> {
-  /** Bytes where it is not UTF-8, as for the link. */
+  /** Bytes if the name is not UTF-8. The same holds for the link. */
   readonly name: string | Uint8Array;
   readonly uid: number;
   readonly gid: number;
-  /** Of a symbolic link. */
+  /** The target of a symbolic link. */
   readonly linkName?: string | Uint8Array | undefined;
   /** Instead of whole seconds. */
   readonly mtimeNs: bigint;
 }
 
-/**
- * One block, or three where a name does not fit into one: then a pax record with the name comes
- * first.
- */
+/** Encodes one block, or three if the name does not fit: a pax record with the name comes first. */
 export function encodeHeader(header: TarHeader): Buffer {
   assert(header.size <= SIZE_MAX, 'an entry of 8 GiB or more');
   const split = splitName(header.name);
@@ -67,8 +64,8 @@ export function encodeHeader(header: TarHeader): Buffer {
 }
 
 /**
- * One block, or more: what does not fit into it is in a pax record before it, as a time to the
- * nanosecond is.
+ * Encodes one block. Values that do not fit, for example nanoseconds, go into a pax record before
+ * it.
  */
 export function encodeFullHeader(header: FullTarHeader): Buffer {
   const { uid, gid, size, mtimeNs } = header;
@@ -80,7 +77,7 @@ export function encodeFullHeader(header: FullTarHeader): Buffer {
   const split = splitName(name);
   const isPlainLink = /^[ -~]*$/.test(linkName) && linkName.length <= LINK.length;
   const records = [
-    // Bytes that are not UTF-8 stand for themselves then (POSIX.1-2024, pax).
+    // Marks bytes that are not UTF-8 (POSIX.1-2024, pax).
     ...(isUtf8(nameBytes) && isUtf8(linkBytes) ? [] : [paxRecord('hdrcharset', 'BINARY')]),
     ...(split ? [] : [paxRecord('path', nameBytes)]),
     ...(isPlainLink ? [] : [paxRecord('linkpath', linkBytes)]),
@@ -111,20 +108,20 @@ function decimalSeconds(ns: bigint): string {
   return `${ns < 0n ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9)}`;
 }
 
-/** Bytes up to the end of a block. */
+/** Pads bytes to the end of a block. */
 export function padded(bytes: Uint8Array): Buffer {
   const rest = padding(bytes.length);
   return rest.length === 0 ? asBuffer(bytes) : Buffer.concat([bytes, rest]);
 }
 
-/** What comes behind so many bytes. */
+/** The padding after `length` bytes. */
 export const padding = (length: number): Buffer =>
   Buffer.alloc((BLOCK_BYTES - (length % BLOCK_BYTES)) % BLOCK_BYTES);
 
 /** The end of an archive. */
 export const END = Buffer.alloc(2 * BLOCK_BYTES);
 
-/** What readers see that know no pax. */
+/** The name for readers without pax. */
 const cut = (name: string): string =>
   name
     .replaceAll(/[^ -~]/g, '')
@@ -132,8 +129,7 @@ const cut = (name: string): string =>
     .replace(/\/+$/, '');
 
 /**
- * A name as ustar has it: at most 100 bytes, or in two parts at a slash. Undefined where it does
- * not fit.
+ * A name for ustar: at most 100 bytes, or two parts split at a slash. Undefined if it does not fit.
  */
 function splitName(name: string): { name: string; prefix: string } | undefined {
   if (!/^[ -~]*$/.test(name)) return undefined;
@@ -145,7 +141,10 @@ function splitName(name: string): { name: string; prefix: string } | undefined {
   return { name: rest, prefix: name.slice(0, at) };
 }
 
-/** `23 path=…\n`: the length counts itself. */
+/**
+ * `23 path=…
+ * `: the length counts itself.
+ */
 function paxRecord(key: string, value: string | Uint8Array): Buffer {
   const bytes = Buffer.from(value as string);
   const rest = ` ${key}=\n`.length + bytes.length;
@@ -185,7 +184,7 @@ function writeOctal(
   bytes.write(`${value.toString(8).padStart(length - 1, '0')}\0`, at, 'latin1');
 }
 
-/** With blanks in the place of the sum. */
+/** Counts blanks in place of the checksum itself. */
 function sumOf(bytes: Uint8Array): number {
   let sum = 0;
   for (let at = 0; at < BLOCK_BYTES; at++) {
@@ -197,7 +196,7 @@ function sumOf(bytes: Uint8Array): number {
 
 export const isZero = (bytes: Uint8Array): boolean => bytes.every((byte) => byte === 0);
 
-/** A block as a header; undefined when its sum is wrong or a number cannot be read. */
+/** Decodes a block; undefined if its checksum is wrong or a number is invalid. */
 export function decodeHeader(bytes: Buffer): TarHeader | undefined {
   const sum = octal(bytes, CHECKSUM);
   const size = octal(bytes, SIZE);
@@ -221,7 +220,7 @@ function text(bytes: Buffer, { at, length }: { at: number; length: number }): st
 }
 
 /**
- * Octal digits, or with the first bit set a binary number (GNU). Undefined for anything else, and
+ * Octal digits, or a binary number if the first bit is set (GNU). Undefined for other bytes, and
  * beyond 2^53.
  */
 function octal(bytes: Buffer, { at, length }: { at: number; length: number }): number | undefined {
@@ -236,7 +235,7 @@ function octal(bytes: Buffer, { at, length }: { at: number; length: number }): n
   return /^[0-7]+$/.test(digits) ? Number.parseInt(digits, 8) : undefined;
 }
 
-/** The records of a pax header; undefined where they cannot be read. */
+/** The records of a pax header; undefined if they are invalid. */
 export function decodePax(body: Buffer): Map<string, string> | undefined {
   const records = new Map<string, string>();
   for (let at = 0; at < body.length;) {

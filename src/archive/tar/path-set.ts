@@ -5,10 +5,10 @@ const WORDS = 2;
 const LOAD_MAX = 0.7;
 
 /**
- * Paths that were seen, at 12 to 24 bytes each, where a set of strings takes 150: a backup may have
- * millions. They are told apart by 8 bytes of a hash: among a million paths two would be taken for
- * one in 1 of 30 million backups. Nobody can look for two such names in advance, since each set has
- * a secret of its own: minutes would do, and then no backup with both could be made or read.
+ * A set of paths at 12 to 24 bytes each, for millions of paths. A set of strings takes 150. Paths
+ * are compared by 8 bytes of a hash: among a million paths, two collide in 1 of 30 million backups.
+ * Each set has its own secret. Otherwise an attacker could find a collision in minutes, and no
+ * backup with both paths could be made or read.
  */
 export class PathSet {
   readonly #secret = randomBytes(16);

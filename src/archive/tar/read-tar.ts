@@ -5,18 +5,16 @@ import { BLOCK_BYTES, decodeHeader, decodePax, isZero, type TarHeader } from './
 import { PathSet } from './path-set.ts';
 
 export interface TarLimits {
-  /** Of one item. */
+  /** Limit for one item. */
   readonly entryBytesMax: number;
   readonly entriesMax: number;
   /**
-   * For whoever takes the last of several entries of one path, as Velero does that unpacks them
-   * over each other: they are not refused. Several workers of a Velero server may store one item at
-   * the same moment (`--item-block-worker-count`).
+   * Allows several entries of one path; the last one counts, as when Velero unpacks them. Several
+   * workers of a Velero server may store an item at the same moment (`--item-block-worker-count`).
    */
   readonly mayRepeat?: boolean;
 }
 
-/** A file of an archive. */
 export interface TarEntry {
   /** Relative and plain: no part of it is empty, `.` or `..`. */
   readonly path: string;
@@ -27,7 +25,7 @@ export interface TarEntry {
 }
 
 /**
- * A name in front of its header takes no more. Our choice: names of items have 253 characters, four
+ * Limit for a long name before its header. Our choice: names of items have 253 characters, four
  * times in a path.
  */
 const NAME_BYTES_MAX = 64 << 10;
@@ -48,9 +46,9 @@ const WHAT: Record<string, string> = {
 };
 
 /**
- * The files of a tar archive in order, each whole in memory. Whoever wrote it may be anybody:
- * paths, sizes, counts, links and, where the caller does not allow for them, paths that come twice
- * are refused with `DAMAGED_ARCHIVE`, which names the object.
+ * The files of a tar archive in order, each whole in memory. The archive may come from an attacker.
+ * Bad paths, sizes, counts and links throw `DAMAGED_ARCHIVE` with the key, and so do repeated paths
+ * unless allowed.
  */
 export async function* readTar(
   body: Body,
@@ -65,8 +63,7 @@ export async function* readTar(
   try {
     for (;;) {
       const block = await source.block();
-      // Some writers leave the end out; a file that broke off is noticed by what is around the
-      // archive.
+      // Some writers omit the end. The outer format detects a truncated file.
       if (!block || isZero(block)) break;
       const header = decodeHeader(block);
       if (!header) throw damaged(key, `what follows entry ${entries} is no tar header`);
@@ -93,7 +90,7 @@ export async function* readTar(
       }
       yield await readFile({ ...header, name, size }, source, { key, seen, entryBytesMax });
     }
-    // To the end, so that its checksum is looked at.
+    // Reads to the end, so that the checksum is checked.
     await source.drain();
   } finally {
     await source.close();
@@ -117,7 +114,7 @@ async function readFile(
   return { path: name, bytes: await source.take(size), mode, mtime };
 }
 
-/** Velero's sentence for what would be written elsewhere. */
+/** Velero's sentence for a path outside the target. */
 function assertPath(name: string, key: string): void {
   const parts = name.split('/');
   if (name.startsWith('/') || parts.includes('..')) {
@@ -141,7 +138,7 @@ function sizeOf(text: string | undefined, key: string): number | undefined {
   throw damaged(key, 'a pax header of it has no size that can be read');
 }
 
-/** Bytes of a body, so many at a time. */
+/** A body, read by number of bytes. */
 class ByteSource {
   readonly #iterator: AsyncIterator<Uint8Array>;
   readonly #key: string;
@@ -158,7 +155,7 @@ class ByteSource {
     return this.#exactly(BLOCK_BYTES);
   }
 
-  /** With what fills its last block up, which is not returned. */
+  /** Also reads the padding of the last block, and does not return it. */
   async take(length: number): Promise<Buffer> {
     const bytes = await this.#exactly(length);
     await this.#exactly((BLOCK_BYTES - (length % BLOCK_BYTES)) % BLOCK_BYTES);

@@ -1,9 +1,8 @@
 import { encodeHeader, END, padded } from './header.ts';
 
-/** As Velero gives every item (pkg/backup/item_backupper.go). */
+/** Velero's mode for every item (pkg/backup/item_backupper.go). */
 const MODE = 0o755;
 
-/** A file to be put into an archive. */
 export interface NewTarEntry {
   readonly path: string;
   readonly bytes: Uint8Array;
@@ -12,13 +11,11 @@ export interface NewTarEntry {
   readonly mode?: number;
 }
 
-/** The bytes of one entry. */
 export function tarEntry({ path, bytes, mtime, mode = MODE }: NewTarEntry): readonly Uint8Array[] {
   const header = encodeHeader({ name: path, size: bytes.length, mode, mtime, type: '0' });
   return bytes.length === 0 ? [header] : [header, padded(bytes)];
 }
 
-/** An archive of the entries, in their order. */
 export async function* writeTar(
   entries: AsyncIterable<NewTarEntry> | Iterable<NewTarEntry>,
 ): AsyncGenerator<Uint8Array> {

@@ -8,12 +8,13 @@ import {
   versionsFolder,
 } from './version-keys.ts';
 
-/** The versions of files that are kept apart until they are published (`version-keys.ts`). */
+/** The versions of files before they are published (`version-keys.ts`). */
 export class FileVersions {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
   /**
-   * By file, what was put by this very object: what is published together was put by one process.
+   * The version of each file that this process put. Files that are published together come from one
+   * process.
    */
   readonly #own = new Map<string, string>();
 
@@ -28,17 +29,14 @@ export class FileVersions {
     return found.filter((each) => fileOf(each) === key).sort(byNumber);
   }
 
-  /**
-   * The key of the next version, after those of a listing, which may lack what was put a moment
-   * ago.
-   */
+  /** The key of the next version. The listing may lack the newest ones. */
   next(key: string, listed: readonly string[]): string {
     const own = this.#own.get(key);
     const known = own === undefined ? listed : [...listed, own];
     return nextVersion(key, [...known].sort(byNumber).at(-1));
   }
 
-  /** Was put just now. */
+  /** Records a successful put. */
   notePut(key: string, version: string): void {
     this.#own.set(key, version);
   }
@@ -47,7 +45,7 @@ export class FileVersions {
     this.#own.delete(key);
   }
 
-  /** By file, ascending; of those right in a folder. */
+  /** Versions by file, ascending, for files directly in a folder. */
   async in(folder: string, options: SignalOptions): Promise<Map<string, string[]>> {
     const found = await Array.fromAsync(this.#bucket.list(allVersionsFolder(folder), options));
     const versions = new Map<string, string[]>();
@@ -55,8 +53,8 @@ export class FileVersions {
       const file = fileOf(key);
       if (file !== undefined) versions.set(file, [...(versions.get(file) ?? []), key]);
     }
-    // A listing may lack what was put a moment ago: an older one must not be published, nor the
-    // rest without it.
+    // A listing may lack a new version. An older version must not be published, nor the other files
+    // without it.
     for (const [file, version] of this.#own) {
       const known = versions.get(file) ?? [];
       if (!file.startsWith(folder) || known.includes(version)) continue;
@@ -67,7 +65,7 @@ export class FileVersions {
     return versions;
   }
 
-  /** By name, below the folder: the version that was put here, or else the last one. */
+  /** The version of each file, by name below the folder: our own put, or else the last version. */
   newest(folder: string, versions: ReadonlyMap<string, readonly string[]>): Record<string, string> {
     const files: Record<string, string> = {};
     for (const [file, keys] of versions) {
@@ -78,7 +76,7 @@ export class FileVersions {
     return files;
   }
 
-  /** What cannot be removed only takes room: it goes with the backup or restore. */
+  /** Failures are only logged. The rest is deleted with the backup or restore. */
   async remove(versions: readonly string[], { signal }: SignalOptions): Promise<void> {
     for (const key of versions) {
       try {

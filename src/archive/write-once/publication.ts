@@ -12,9 +12,9 @@ export interface SealOptions extends SignalOptions {
   readonly uid: string;
   /** The key of the file that is published after all others. */
   readonly last?: string | undefined;
-  /** How it ended, as whoever publishes it is to write it elsewhere, too. */
+  /** The end of the run. The caller writes it to the status, too. */
   readonly end?: object | undefined;
-  /** Right before each put and deletion. */
+  /** Called before each put and deletion. */
   readonly assertAllowed?: (() => void) | undefined;
 }
 
@@ -39,7 +39,7 @@ const sealSchema = z.object({
 });
 type Seal = Pick<z.infer<typeof sealSchema>, 'files' | 'end'>;
 
-/** How the versions of what is over become files under their own names, once. */
+/** Publishes versions of a finished run under the names of their files, once. */
 export class Publication {
   readonly #bucket: Bucket;
   readonly #versions: FileVersions;
@@ -52,15 +52,16 @@ export class Publication {
   }
 
   /**
-   * Publishes the files of a backup or a restore that is over: each is put under its own name,
-   * `last` after all others, and its versions are removed. What is published is decided once, by an
-   * object that is put first: whoever goes on after a kill publishes the same, and drops what came
-   * later. Nothing happens where there is no version. May be repeated. Returns the `end` that was
-   * decided with it. Throws what the bucket throws, `DAMAGED_ARCHIVE`, and `FILES_DELETED` where
-   * somebody deletes the folder meanwhile: then nothing stays of what was published. Whoever
-   * deletes removes `last` first, then what decides ({@link unseal}), and looks for the rest after
-   * that: what is put before that look is found by it, and what is put after it finds its decision
-   * gone.
+   * Publishes the files of a finished backup or restore: puts each under its own name, `last` after
+   * all others, and removes the versions. Does nothing without versions. Repeatable. Returns the
+   * decided `end`.
+   * A decision object is put first. After a kill, the next process publishes the same versions and
+   * drops later ones.
+   * A deletion removes `last` first, then the decision ({@link unseal}), then lists the rest. Files
+   * put before this listing are found by it. Files put after it find no decision, and are removed
+   * again.
+   * Throws `DAMAGED_ARCHIVE`, errors of the bucket, and `FILES_DELETED` if the folder is deleted
+   * meanwhile.
    */
   async seal(
     folder: string,
@@ -73,7 +74,7 @@ export class Publication {
     const published: string[] = [];
     if (!decided) {
       if (versions.size === 0) return end;
-      // Whoever deletes removes it first.
+      // A deletion removes `last` first.
       const isWhole = last === undefined || versions.has(last);
       if (!isWhole && !(await this.#bucket.has(last, { signal }))) throw filesDeleted(folder);
       decided = { files: this.#versions.newest(folder, versions), ...(end && { end: { ...end } }) };
@@ -83,14 +84,14 @@ export class Publication {
         await this.#bucket.put(key, [bytes], { signal, ifAbsent: true });
       } catch (error) {
         if (!isCode(error, 'BLOB_EXISTS')) throw error;
-        // Its own, whose answer was lost, or that of another process, which was first.
+        // Our own decision after a lost answer, or that of a faster process.
         decided = (await this.#loadSeal(key, { signal })) ?? decided;
       }
     }
     const { files } = decided;
     const names = Object.keys(files).sort();
     const lastName = last?.slice(folder.length);
-    // One who deletes may have passed the decision before it was made.
+    // A deletion may have looked for the decision before it was made.
     const isLeft = lastName === undefined || (await this.#hasFile(folder, lastName, files, { signal })); // prettier-ignore
     const assertKept = async (isKept = true): Promise<void> => {
       if (isKept && (published.length === 0 || (await this.#bucket.has(key, { signal })))) return;
@@ -127,8 +128,8 @@ export class Publication {
   }
 
   /**
-   * Whether a file that is to be published is still there, or is published; also for one that is
-   * not to be. A listing may not show it yet.
+   * Whether a file is still unpublished, is published, or is not part of the decision. A listing
+   * may not show it yet.
    */
   async #hasFile(
     folder: string,
@@ -143,7 +144,7 @@ export class Publication {
   }
 
   /**
-   * Removes what decides about a folder that is being deleted, after its `last` file and before the
+   * Removes the decisions of a folder that is being deleted, after its `last` file and before the
    * others; see {@link seal}.
    */
   async unseal(folder: string, { assertAllowed, signal }: UnsealOptions): Promise<void> {
@@ -153,7 +154,7 @@ export class Publication {
     }
   }
 
-  /** The `end` that was decided with what is published of a UID; undefined where nothing is. */
+  /** The `end` that was decided for a UID, or undefined. */
   async sealedEnd(folder: string, { uid, signal }: SealedEndOptions): Promise<object | undefined> {
     const decided = await this.#loadSeal(sealKey(folder, uid), { signal });
     return decided && (decided.end ?? {});
@@ -175,10 +176,7 @@ export class Publication {
     }
   }
 
-  /**
-   * The last one of the versions that is there: somebody may have removed it. The other files are
-   * no worse where none is.
-   */
+  /** Publishes the last existing version. The other files are published even if none exists. */
   async #publishAny(
     folder: string,
     name: string,
@@ -191,7 +189,7 @@ export class Publication {
         return;
       } catch (error) {
         if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
-        // Another process may have published it, and removed it then.
+        // A faster process may have published the file and removed its version.
         if (await this.#bucket.has(`${folder}${name}`, options)) return;
         this.#logger.error({ key: `${folder}${version}` }, 'it is gone before it was published');
       }
@@ -208,7 +206,7 @@ export class Publication {
     const from = `${folder}${version}`;
     allowed();
     if (!(await this.#bucket.has(key, { signal }))) {
-      // Also where its answer is lost.
+      // Also counts a put without an answer.
       published.push(key);
       try {
         await this.#bucket.put(key, this.#bucket.get(from, { signal }), { signal, ifAbsent: true });

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { Body } from '../../blob/index.ts';
 
-/** Whether two objects have the same bytes. Both are read, one after the other, and not kept. */
+/** Whether two objects have the same bytes. Reads both in turn and keeps neither. */
 export const isSameObject = async (a: Body, b: Body): Promise<boolean> =>
   (await digestOf(a)) === (await digestOf(b));
 

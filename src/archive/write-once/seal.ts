@@ -4,19 +4,16 @@ import { allVersionsFolder, fileOf } from './version-keys.ts';
 import type { SealedEndOptions, SealOptions, UnsealOptions } from './publication.ts';
 import { WriteOnceBucket } from './write-once-bucket.ts';
 
-/** A location's bucket as archives work with it. */
+/** The bucket of a location for archives. */
 export const bucketOf = (
   bucket: Bucket,
   { isWriteOnce, logger }: { readonly isWriteOnce: boolean; readonly logger?: Logger | undefined },
 ): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
 
-/** Whether files of what is not over are kept apart until {@link seal}. */
+/** Whether unpublished files have other keys until {@link seal}. */
 export const keepsApart = (bucket: Bucket): boolean => bucket instanceof WriteOnceBucket;
 
-/**
- * Publishes the files of a folder, where its bucket is written once; see
- * {@link WriteOnceBucket.seal}.
- */
+/** Publishes the files of a folder in a write-once bucket; see {@link WriteOnceBucket.seal}. */
 export function seal(
   bucket: Bucket,
   folder: string,
@@ -28,17 +25,13 @@ export function seal(
 }
 
 /**
- * Of a folder that is being deleted, where its bucket is written once; see
- * {@link WriteOnceBucket.unseal}.
+ * For a folder that is being deleted in a write-once bucket; see {@link WriteOnceBucket.unseal}.
  */
 export function unseal(bucket: Bucket, folder: string, options: UnsealOptions): Promise<void> {
   return bucket instanceof WriteOnceBucket ? bucket.unseal(folder, options) : Promise.resolve();
 }
 
-/**
- * What was decided of a UID where its bucket is written once; see
- * {@link WriteOnceBucket.sealedEnd}.
- */
+/** The decided `end` in a write-once bucket; see {@link WriteOnceBucket.sealedEnd}. */
 export function sealedEnd(
   bucket: Bucket,
   folder: string,
@@ -50,9 +43,8 @@ export function sealedEnd(
 }
 
 /**
- * Throws `FILES_APART` where a folder has versions of files that its bucket, which is not written
- * once any more, does not show: without them a backup would be taken for one that has lost its
- * files, and be ended with what is there.
+ * Throws `FILES_APART` if a folder has unpublished versions and its bucket is no longer write-once.
+ * Without them, a backup would seem to have lost files, and would end without them.
  */
 export async function assertNotApart(
   bucket: Bucket,

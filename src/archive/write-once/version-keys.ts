@@ -2,26 +2,19 @@ import { randomHex } from '../../base/index.ts';
 import { BACKUPS_FOLDER, isArchiveName, RESTORES_FOLDER } from '../layout.ts';
 
 /**
- * Where the versions of a file lie while it may still change:
- * `FOLDER/longshore-once/FILE/00000001-3f9a0b12` for `FOLDER/FILE`. The highest one counts. Velero
- * reads its own names only, and deletes everything below the folder of a backup or a restore with
- * it.
+ * The versions of a file that may still change: `FOLDER/longshore-once/FILE/00000001-3f9a0b12` for
+ * `FOLDER/FILE`. The highest one counts. Velero reads only its own names, and deletes everything in
+ * the folder of a backup or a restore.
  */
 const VERSIONS = 'longshore-once';
-/**
- * In it, what was published of a backup or a restore. No name of a file has an underscore at its
- * beginning.
- */
+/** Its subfolder for decisions. No file's name begins with an underscore. */
 const SEALED = '_sealed';
 const NUMBER_DIGITS = 8;
 const VERSION = /^(\d{8,})-[0-9a-f]{8}$/;
-/** Its objects have keys of their own already, with a part at random. */
+/** Its objects already have unique keys with a random part. */
 const JOURNALS = 'longshore-journal';
 
-/**
- * `backups/NAME/`, `restores/NAME/`, of a key or a prefix that lies in it; undefined of any other
- * one.
- */
+/** `backups/NAME/` or `restores/NAME/` of a key or prefix below it; undefined for others. */
 export function runFolderOf(key: string): string | undefined {
   const top = [BACKUPS_FOLDER, RESTORES_FOLDER].find((each) => key.startsWith(each));
   if (top === undefined) return undefined;
@@ -31,10 +24,7 @@ export function runFolderOf(key: string): string | undefined {
     : undefined;
 }
 
-/**
- * Whether a key is one of a file that may be put again, and whose versions are kept apart until
- * then.
- */
+/** Whether the key's file may be put again, so that its versions have their own keys. */
 export function mayChange(key: string): boolean {
   const folder = runFolderOf(key);
   if (folder === undefined || folder.length === key.length) return false;
@@ -42,25 +32,25 @@ export function mayChange(key: string): boolean {
   return parts[0] !== JOURNALS && !parts.includes(VERSIONS);
 }
 
-/** Of the versions of one file. */
+/** The folder with the versions of one file. */
 export function versionsFolder(key: string): string {
   const at = key.lastIndexOf('/') + 1;
   return `${key.slice(0, at)}${VERSIONS}/${key.slice(at)}/`;
 }
 
-/** Of the versions of all files right in a folder. */
+/** The folder with the versions of all files directly in a folder. */
 export const allVersionsFolder = (folder: string): string => `${folder}${VERSIONS}/`;
 
 /**
- * The next one after `last`. The part at random keeps a number that comes again, after a deletion
- * or from another process, from being a key that was put before.
+ * The key after `last`. A number may repeat after a deletion, or in another process. The random
+ * part keeps such keys unique.
  */
 export function nextVersion(key: string, last: string | undefined): string {
   const number = last === undefined ? 1 : numberOf(last) + 1;
   return `${versionsFolder(key)}${String(number).padStart(NUMBER_DIGITS, '0')}-${randomHex(4)}`;
 }
 
-/** The file that a key is a version of; undefined where it is none. */
+/** The file of a version, or undefined. */
 export function fileOf(version: string): string | undefined {
   const parts = version.split('/');
   const at = parts.length - 3;
@@ -68,18 +58,18 @@ export function fileOf(version: string): string | undefined {
   return [...parts.slice(0, at), parts[at + 1]].join('/');
 }
 
-/** Ascending. Versions of one file only. */
+/** Ascending, for versions of one file. */
 export const byNumber = (a: string, b: string): number =>
   numberOf(a) - numberOf(b) || (a < b ? -1 : 1);
 
 const numberOf = (version: string): number =>
   Number(VERSION.exec(version.slice(version.lastIndexOf('/') + 1))?.[1] ?? 0);
 
-/** Of what was published in a folder, of any UID. */
+/** The folder of decisions for all UIDs. */
 export const sealsFolder = (folder: string): string => `${folder}${VERSIONS}/${SEALED}/`;
 
-/** What says which versions were published of the Backup or Restore with a UID. */
+/** The key of the decision for the Backup or Restore with a UID. */
 export const sealKey = (folder: string, uid: string): string => `${sealsFolder(folder)}${uid}`;
 
-/** Whether a folder is one of ours, and shows no file by itself. */
+/** Whether a folder has only versions. */
 export const isVersionsFolder = (name: string): boolean => name === VERSIONS;

@@ -25,23 +25,22 @@ import {
   sealKey,
 } from './version-keys.ts';
 
-/** A version may be removed by another process while it is looked for. */
+/** Retries of a read: another process may remove a version meanwhile. */
 const LOOKS_MAX = 5;
 /**
- * Versions that stay behind the newest one, for who is reading them, or has just decided to publish
+ * Older versions that are kept for current readers, and for processes that just decided to publish
  * them. Our choice.
  */
 const KEPT_BEHIND = 3;
 
 /**
- * A bucket in which no key is put twice. Files of backups and restores keep their names for whoever
- * works with this: while a backup or a restore goes on, a put makes another version beside the file
- * (`version-keys.ts`), and a read gets the newest one. When it is over,
- * {@link WriteOnceBucket.seal} puts each file under its own name, once. What lies elsewhere is put
- * once, or refused.
+ * A bucket that puts no key twice. During a backup or restore, a put makes another version beside
+ * the file (`version-keys.ts`), and a read returns the newest version. At the end,
+ * {@link WriteOnceBucket.seal} puts each file under its own name, once. Other keys are put once; a
+ * second put is refused.
  *
- * A file that was put under its own name before, by Velero or before the mode was switched on, is
- * read and deleted as ever, and replaced once by the seal.
+ * Files that Velero, or an earlier mode, put under their own names can be read and deleted. The
+ * seal replaces them once.
  */
 export class WriteOnceBucket implements Bucket {
   readonly displayName: string;
@@ -70,12 +69,12 @@ export class WriteOnceBucket implements Bucket {
     this.#versions.notePut(key, version);
     const old = versions.slice(0, -KEPT_BEHIND);
     if (old.length > 0 && !(await this.#isSealed(key, options))) {
-      // The newest first: where the oldest ones cannot be removed, the others go all the same.
+      // Removes the newest first. If the oldest are locked, the others still go.
       await this.#versions.remove(old.toReversed(), options);
     }
   }
 
-  /** Whether versions are about to be published, which must not go then. */
+  /** Whether versions are about to be published, which must not be deleted then. */
   async #isSealed(key: string, options: SignalOptions): Promise<boolean> {
     for await (const _ of this.#bucket.list(sealKey(runFolderOf(key) ?? '', ''), options)) {
       return true;
@@ -84,8 +83,8 @@ export class WriteOnceBucket implements Bucket {
   }
 
   /**
-   * A key with a part at random is there only where an earlier try of this put has put it, and its
-   * answer was lost.
+   * The key has a random part. If it exists, an earlier try of this put has succeeded without an
+   * answer.
    */
   async #putNew(key: string, body: Body, options: ObjectPutOptions): Promise<void> {
     try {
@@ -95,9 +94,7 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /**
-   * A put again of the same bytes is one whose answer was lost. Throws `BLOB_EXISTS` for others.
-   */
+  /** A second put of the same bytes counts as a retry. Throws `BLOB_EXISTS` for other bytes. */
   async #putOnce(key: string, body: Body, options: ObjectPutOptions): Promise<void> {
     try {
       await this.#bucket.put(key, body, { ...options, ifAbsent: true });
@@ -109,7 +106,7 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** The key that holds a file now. */
+  /** The current key of a file. */
   async #current(key: string, options: SignalOptions): Promise<string> {
     return mayChange(key) ? ((await this.#versions.of(key, options)).at(-1) ?? key) : key;
   }
@@ -137,7 +134,7 @@ export class WriteOnceBucket implements Bucket {
     return mayChange(key) && (await this.#versions.of(key, options)).length > 0;
   }
 
-  /** Versions from the first to the last, so that a kill leaves the file as it was. */
+  /** Deletes versions from the first to the last, so that a kill leaves the file unchanged. */
   async delete(key: string, options: SignalOptions = {}): Promise<void> {
     this.#versions.forget(key);
     await this.#bucket.delete(key, options);
@@ -148,8 +145,8 @@ export class WriteOnceBucket implements Bucket {
   }
 
   /**
-   * Files under their own names, each once where the listing is by folder; in memory are those of
-   * one backup or restore.
+   * Lists files under their own names, each once if the listing is sorted by folder. Memory holds
+   * the names of one backup or restore.
    */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
@@ -169,7 +166,7 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Versions do not begin as their files do, where a prefix is the beginning of a name. */
+  /** If a prefix ends within a name, versions of these files have another prefix. */
   #prefixes(prefix: string): string[] {
     const at = prefix.lastIndexOf('/') + 1;
     const isOfNames = at < prefix.length && runFolderOf(prefix) !== undefined;
@@ -187,7 +184,7 @@ export class WriteOnceBucket implements Bucket {
     return this.#bucket.signedUrl(await this.#current(key, options), lifetimeMs, options);
   }
 
-  /** Of a file that is published: its versions are gone soon. */
+  /** For published files only, whose versions are deleted soon. */
   async extendRetention(
     key: string,
     retention: Retention,
@@ -197,17 +194,14 @@ export class WriteOnceBucket implements Bucket {
     await this.#bucket.extendRetention(key, retention, options);
   }
 
-  /** See {@link Publication.seal}. */
   seal(folder: string, options: SealOptions): Promise<object | undefined> {
     return this.#publication.seal(folder, options);
   }
 
-  /** See {@link Publication.unseal}. */
   unseal(folder: string, options: UnsealOptions): Promise<void> {
     return this.#publication.unseal(folder, options);
   }
 
-  /** See {@link Publication.sealedEnd}. */
   sealedEnd(folder: string, options: SealedEndOptions): Promise<object | undefined> {
     return this.#publication.sealedEnd(folder, options);
   }
