@@ -21,7 +21,7 @@ import { loadLocationFiles, valueIn } from './location-files.ts';
 import { NEXT_PASSWORD_KEY, PASSWORD_KEY } from './passwords.ts';
 
 const POLL_MS = 500;
-/** Of names of objects: DNS subdomains. */
+/** Maximum length of object names: DNS subdomains. */
 const NAME_MAX = 253;
 const HASH_DIGITS = 16;
 
@@ -34,9 +34,9 @@ export interface RepositoryQuery {
 }
 
 /**
- * Waits until the BackupRepository of a namespace's volumes is ready, and makes it when there is
- * none, as Velero does (pkg/repository/ensurer.go); making it ready is the server's work. Throws
- * `REPOSITORY_NOT_READY` with the reason that the server gives.
+ * Waits until the BackupRepository of a namespace's volumes is ready. Creates it if missing, like
+ * Velero (pkg/repository/ensurer.go). The server makes it ready. Throws `REPOSITORY_NOT_READY` with
+ * the server's reason.
  */
 export async function ensureBackupRepository(
   query: RepositoryQuery,
@@ -61,7 +61,7 @@ export async function ensureBackupRepository(
 }
 
 /**
- * By these a BackupRepository is found, whatever its name (Velero:
+ * Labels that identify a BackupRepository, whatever its name (Velero:
  * pkg/repository/backup_repo_op.go).
  */
 export const repositoryLabels = ({
@@ -74,8 +74,8 @@ export const repositoryLabels = ({
 });
 
 /**
- * The one of a namespace's volumes, in whatever phase; undefined where there is none. Throws
- * `REPOSITORY_NOT_READY` where there are two.
+ * The BackupRepository of a namespace's volumes in any phase, or undefined. Throws
+ * `REPOSITORY_NOT_READY` if there are two.
  */
 export async function findBackupRepository(
   query: RepositoryQuery,
@@ -111,8 +111,9 @@ async function createRepository(query: RepositoryQuery): Promise<void> {
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
-    // Data movers may list them, and get none. Made for the same a moment ago, or without its
-    // labels: there must not be two.
+    // Data movers may list BackupRepositories, but not get one. If the name belongs to this
+    // namespace and location, use that object: it was created meanwhile or lacks labels, and there
+    // must not be two.
     const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal: query.signal });
     const found = all.find(({ metadata }) => metadata.name === name);
     if (!found || isOf(found, query)) return;
@@ -120,8 +121,8 @@ async function createRepository(query: RepositoryQuery): Promise<void> {
 }
 
 /**
- * The one that is easy to read, and one for where that is too long, or another repository has it:
- * of namespace `a` in location `b-c` and of `a-b` in `c`.
+ * A readable name, and a second name if the first is too long or taken. Namespace `a` in location
+ * `b-c` and namespace `a-b` in location `c` share the readable name.
  */
 function namesFor({ volumeNamespace, storageLocation }: RepositoryQuery): string[] {
   const readable = `${volumeNamespace}-${storageLocation}-kopia`;
@@ -138,29 +139,29 @@ const isOf = (
   spec.volumeNamespace === volumeNamespace && spec.backupStorageLocation === storageLocation;
 
 export interface RepositoryAccess {
-  /** As `openStorage` takes it. */
+  /** In the form that `openStorage` takes. */
   readonly location: string;
   readonly password: Secret;
-  /**
-   * The passwords of all repositories are being changed: this one may be another one in a moment.
-   */
+  /** All repository passwords are being changed, so this password may soon be invalid. */
   readonly isChangingPassword: boolean;
 }
 
 export interface AccessOptions extends RepositoryQuery {
-  /** A backup writes, for which a location that is marked read-only is no place. */
+  /** Backups write, so a read-only location is refused. */
   readonly isWriting: boolean;
-  /** Where credentials and certificates are put for the storage's libraries to read. */
+  /** Directory for credentials and certificates, which storage libraries read from files. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** The location as this process reaches it, which may be outside of the cluster. */
+  /**
+   * Maps the location to an address that this process can reach, possibly from outside the cluster.
+   */
   readonly reachable?: (location: BackupStorageLocation) => BackupStorageLocation;
 }
 
 /**
- * Where the repository is and its password: from the BackupStorageLocation, its secrets, and the
- * one password of all repositories. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`,
- * `NO_PASSWORD`, and what the API server refuses.
+ * Location and password of the repository, from the BackupStorageLocation, its Secrets and the
+ * shared repository password. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`, `NO_PASSWORD`,
+ * and API server errors.
  */
 export async function loadRepositoryAccess(options: AccessOptions): Promise<RepositoryAccess> {
   const { client, namespace, storageLocation, volumeNamespace, signal } = options;

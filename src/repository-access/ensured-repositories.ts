@@ -1,26 +1,26 @@
 import { ensureBackupRepository, type RepositoryQuery } from './backup-repository.ts';
 
 /**
- * BackupRepositories that one backup or restore needs: each is asked for once, and waited for by
- * all who need it.
+ * The BackupRepositories that a backup or restore needs. Each is ensured once, and callers share
+ * the wait.
  */
 export class EnsuredRepositories {
   readonly #query: Omit<RepositoryQuery, 'volumeNamespace'>;
   readonly #timeoutMs: number;
   readonly #asked = new Map<string, Promise<unknown>>();
-  /** Namespaces whose repository was waited for in vain. */
+  /** Namespaces whose repository was not ready in time. */
   readonly #late = new Set<string>();
 
-  /** `timeoutMs`: how long each may take to be ready. */
+  /** `timeoutMs` is the time limit for each repository. */
   constructor(query: Omit<RepositoryQuery, 'volumeNamespace'>, timeoutMs: number) {
     this.#query = query;
     this.#timeoutMs = timeoutMs;
   }
 
   /**
-   * Of a namespace's volumes. Throws `REPOSITORY_NOT_READY`; whoever asks next tries again. One
-   * that was waited for in vain is only looked at from then on: pods come one after the other, and
-   * each of a thousand would wait as long.
+   * Waits for the BackupRepository of a namespace's volumes. Throws `REPOSITORY_NOT_READY`; the
+   * next call tries again. After a timeout, later calls only check once. Pods come in sequence, and
+   * each of a thousand pods would wait the full time.
    */
   async ensure(volumeNamespace: string): Promise<void> {
     let ready = this.#asked.get(volumeNamespace);

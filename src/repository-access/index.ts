@@ -1,7 +1,6 @@
 /**
- * BackupRepositories: how one is found and asked for, and what opens the repository behind it, from
- * the cluster's own objects. Moves no bytes, and makes none of them ready: that is the server's
- * work.
+ * BackupRepositories: finds and requests them, and reads from the cluster's objects how to open
+ * their repositories. Moves no data. Does not make repositories ready, because the server does.
  */
 export {
   ensureBackupRepository,

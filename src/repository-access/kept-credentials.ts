@@ -1,12 +1,12 @@
 import { type Logger, messageOf } from '../base/index.ts';
 
-/** Tokens are renewed minutes before they end. Our choice. */
+/** Tokens are renewed minutes before they expire. Our choice. */
 const INTERVAL_MS = 120_000;
 
 /**
- * Loads the Secrets of a location again and again, for as long as work with it takes: a storage
- * that is refused reads its credentials from their file again, and has the new ones then. Where
- * they cannot be read, those of before are as good. Returns what ends it.
+ * Reloads the Secrets of a location periodically. A storage whose request is refused reads its
+ * credentials file again, and gets the new credentials. If a reload fails, the old credentials
+ * stay. Returns a function that stops it.
  */
 export function keepCredentials(
   load: (signal: AbortSignal) => Promise<unknown>,

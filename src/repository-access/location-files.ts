@@ -28,17 +28,17 @@ import {
 
 export interface LocationFilesOptions {
   readonly client: KubeClient;
-  /** Of the location, and of the Secrets that it names. */
+  /** Namespace of the location and its Secrets. */
   readonly namespace: string;
-  /** Where credentials and certificates are put for the storage's libraries to read. */
+  /** Directory for credentials and certificates, which storage libraries read from files. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * Files with what the Secrets of a location hold now: its credentials, and certificates of
- * authorities. Throws `NO_PASSWORD`, `BAD_STORAGE_LOCATION`, and what the API server refuses.
+ * Writes the current Secrets of a location to files: credentials and CA certificates. Throws
+ * `NO_PASSWORD`, `BAD_STORAGE_LOCATION`, and API server errors.
  */
 export async function loadLocationFiles(
   options: LocationFilesOptions,
@@ -57,20 +57,20 @@ export async function loadLocationFiles(
   return { credentialsFile, caFile: await toFile(options.directory, `${name}-ca.pem`, ca) };
 }
 
-/** A file with what a key of a Secret holds now. Throws like {@link loadLocationFiles}. */
+/** Writes the current value of a Secret's key to a file. Throws like {@link loadLocationFiles}. */
 export async function loadCredentialFile(
   options: Omit<LocationFilesOptions, 'defaultCredentials'>,
   credential: { readonly name: string; readonly key: string },
 ): Promise<string> {
   const value = await secretValue(options, credential).catch(wrap('unable to get credentials'));
-  // No Secret and no location has `_` in its name, so that none of these files is another one's.
+  // Names of Secrets and locations cannot contain `_`, so file names do not collide.
   return toFile(options.directory, `${credential.name}_${credential.key}`, value);
 }
 
 /**
- * A file with the 32 bytes that the objects of an S3 location are encrypted with, where it names a
- * key: of a Secret, which has no others, or of a file, which may go on (velero-plugin-for-aws
- * v1.14: readCustomerKey). Repositories are reached without. Throws like {@link loadLocationFiles}.
+ * Writes the 32-byte customer key of an S3 location to a file. Undefined if the location has none.
+ * A key in a Secret must have exactly 32 bytes. A key file may be longer (velero-plugin-for-aws
+ * v1.14: readCustomerKey). Repositories do not use it. Throws like {@link loadLocationFiles}.
  */
 export async function loadCustomerKeyFile(
   options: LocationFilesOptions,
@@ -98,7 +98,7 @@ export async function loadCustomerKeyFile(
   return toFile(directory, `${name}-customer-key`, bytes.subarray(0, KEY_BYTES));
 }
 
-/** The Secrets that have to be read to open it. Throws `BAD_STORAGE_LOCATION`. */
+/** The Secrets needed to open a location. Throws `BAD_STORAGE_LOCATION`. */
 export function secretsOf(location: BackupStorageLocation): string[] {
   const { credential, objectStorage } = location.spec;
   const places = [credential, objectStorage?.caCertRef, customerKeySecret(location)];
@@ -106,8 +106,8 @@ export function secretsOf(location: BackupStorageLocation): string[] {
 }
 
 /**
- * A BackupStorageLocation as it is now. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the
- * API server refuses.
+ * The current BackupStorageLocation. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and API server
+ * errors.
  */
 export async function loadLocation(
   name: string,
@@ -120,9 +120,8 @@ export async function loadLocation(
 }
 
 /**
- * Opens what a location names, by the credentials that its Secrets hold now. Its files are in a
- * folder of its own until it is closed. Throws like {@link loadLocationFiles}, and what opening it
- * throws.
+ * Opens the bucket of a location with the current Secrets. Its files are in their own folder until
+ * it is closed. Throws like {@link loadLocationFiles}, and errors of `open`.
  */
 export async function openLocationBucket<B extends { close(): Promise<void> }>(
   location: BackupStorageLocation,
@@ -157,8 +156,8 @@ const badKey = (text: string, cause?: unknown): CodedError =>
   new CodedError('BAD_STORAGE_LOCATION', text, { cause });
 
 /**
- * Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API
- * server refuses.
+ * The value of a key in a Secret. Throws `NO_PASSWORD` if the key is missing, and API server
+ * errors.
  */
 export async function secretValue(
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
@@ -173,7 +172,7 @@ export async function secretValue(
   }
 }
 
-/** Throws `NO_PASSWORD` where the Secret has no such key. */
+/** Throws `NO_PASSWORD` if the Secret lacks the key. */
 export function valueIn({ metadata, data }: KubeSecret, key: string): Buffer {
   const value = lookup(data, key);
   if (value !== undefined) return Buffer.from(value, 'base64');
@@ -186,7 +185,7 @@ async function toFile(directory: string, name: string, text: Buffer): Promise<st
   const file = join(directory, name);
   const before = await readFile(file).catch(() => undefined);
   if (before?.equals(text) === true) return file;
-  // Whole at any time: it may be written once more while a library reads it.
+  // Replace the file atomically, because a library may be reading it.
   const part = `${file}.${randomUUID()}`;
   await writeFile(part, text, { mode: 0o600 });
   await rename(part, file);
@@ -194,8 +193,8 @@ async function toFile(directory: string, name: string, text: Buffer): Promise<st
 }
 
 /**
- * Velero's words for what could not be read (pkg/persistence/object_store.go). What it means stays
- * the same.
+ * Prefixes an error with Velero's words (pkg/persistence/object_store.go). Keeps its code and
+ * retry.
  */
 const wrap =
   (what: string) =>

@@ -8,31 +8,30 @@ import {
   SECRETS,
 } from '../kube/index.ts';
 
-/** Velero has one password for all repositories (pkg/repository/keys/keys.go). */
+/** Velero uses one password for all repositories (pkg/repository/keys/keys.go). */
 export const PASSWORD_KEY = 'repository-password';
-/** Data of a change of all passwords: the next password, then the previous one. */
+/** Used while the passwords are being changed: the next password, then the previous one. */
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
 export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
 /**
- * Where earlier versions kept the keys of archives: beside the password. Only read and removed now.
+ * Earlier versions kept archive keys in the password's Secret. Now they are only read and removed.
  */
 export const EARLIER_SIGNING_KEYS = 'longshore-earlier-signing-keys';
-/** Data of the Secret of the keys: one key in each line, in hexadecimal digits. */
+/** Data key of the archive keys' Secret: one key a line, in hex. */
 export const ARCHIVE_KEYS = 'keys';
-/** Our choice of a label: the labels of an application would invite tools to prune the Secret. */
+/** Our choice of a label. An application's labels would invite tools to prune the Secret. */
 const ARCHIVE_KEYS_LABEL = { 'longshore.io/archive-keys': 'true' } as const;
-/** Several processes may write the Secret at one time. Our choice. */
+/** Retries after conflicts, because several processes may write the Secret. Our choice. */
 const TRIES_MAX = 8;
 
 type SecretData = { readonly data?: Readonly<Record<string, string>> | undefined } | undefined;
 
-/** The text of a key, as Velero reads it (pkg/repository/provider/unified_repo.go). */
+/** The text of a Secret's key, trimmed like in Velero (pkg/repository/provider/unified_repo.go). */
 export function passwordIn(secret: SecretData, key: string): string | undefined {
   const text = lookup(secret?.data, key);
   return text === undefined ? undefined : Buffer.from(text, 'base64').toString('utf8').trim();
 }
 
-/** Whether a text is a key of archives. */
 export const isArchiveKey = (text: string): boolean => /^[0-9a-f]{64}$/.test(text);
 
 const keysIn = (secret: SecretData, key: string): string[] =>
@@ -49,18 +48,17 @@ interface PasswordAccess {
 
 export interface RepositoryPasswords {
   readonly current: string;
-  /** The next or the previous password, while the password is being changed. */
+  /** The next and the previous password, during a password change. */
   readonly others: string[];
-  /** Keys of archives from earlier passwords, and from other clusters. */
+  /** Archive keys from earlier passwords and other clusters. */
   readonly earlierKeys: string[];
-  /** The keys that their own Secret has. Undefined if this account may not read it. */
+  /** Keys in their own Secret. Undefined if this account may not read it. */
   readonly keptKeys: string[] | undefined;
 }
 
 /**
- * The passwords of the repositories and the keys of archives, as the two Secrets have them.
- * Undefined without a password, or if this account may not read it. Throws other errors of the API
- * server.
+ * Repository passwords and archive keys from the two Secrets. Undefined if there is no password, or
+ * if this account may not read it. Throws other API server errors.
  */
 export async function repositoryPasswords(
   access: PasswordAccess,
@@ -83,7 +81,7 @@ export async function repositoryPasswords(
   };
 }
 
-/** Undefined for an account that may not read the Secret. */
+/** Undefined if this account may not read the Secret. */
 async function findReadable(
   { client, namespace, signal }: PasswordAccess,
   name: string,
@@ -97,10 +95,10 @@ async function findReadable(
 }
 
 /**
- * Adds keys of archives to their Secret, also the keys that an earlier version left beside the
- * password. Creates the Secret. A key in it is never removed. May be repeated, by several processes
- * at one time. Returns all keys that the Secret has then, and how many are new. Throws errors of
- * the API server.
+ * Adds archive keys to their Secret, including keys that earlier versions left in the password's
+ * Secret. Creates the Secret if missing, and never removes a key. Can be repeated and run
+ * concurrently. Returns all keys in the Secret, and the number of new keys. Throws API server
+ * errors.
  */
 export async function keepArchiveKeys(
   access: PasswordAccess & { readonly client: Pick<KubeClient, 'find' | 'create' | 'replace'> },

@@ -1,36 +1,36 @@
 import type { BackupRepository } from '../kube/index.ts';
 
-/** On a BackupRepository: what the last verification found, as JSON. */
+/** Annotation of a BackupRepository: the result of the last verification as JSON. */
 export const VERIFICATION_ANNOTATION = 'longshore.io/verification';
 
-/** What a verification of one repository found, in a form that has room in an annotation. */
+/** The result of a repository's verification, short enough for an annotation. */
 export interface RepositoryVerdict {
-  /** Contents that snapshots may need and that are missing or damaged. */
+  /** Missing or damaged contents that snapshots may need. */
   readonly damagedContents: number;
   readonly damagedPacks: number;
-  /** Snapshots that cannot be restored completely. */
+  /** Snapshots that cannot be fully restored. */
   readonly damagedSnapshots: number;
-  /** Of all packs, how much was read, from 0 to 1. */
+  /** Share of all packs that was read, from 0 to 1. */
   readonly readShare: number;
-  /** Of all packs that were in the bucket; undefined where an older version has noted it. */
+  /** Length of all packs in the bucket. Undefined if written by an older version. */
   readonly packBytes?: number | undefined;
-  /** Where the next sample begins, from 0 to 1. */
+  /** Where the next sample starts, from 0 to 1. */
   readonly position?: number | undefined;
-  /** The first problem in a sentence; undefined where all is well. */
+  /** The first problem in a sentence. Undefined if there is none. */
   readonly problem?: string | undefined;
 }
 
 export interface NotedVerification extends RepositoryVerdict {
-  /** When it ended (RFC 3339). */
+  /** End of the verification (RFC 3339). */
   readonly time: string;
   /**
-   * Of a read-only location: how much is still to be read before a problem that nobody finds any
-   * more is forgotten.
+   * Read-only locations: the share still to read before a problem that is no longer found is
+   * dropped.
    */
   readonly keptFor?: number | undefined;
 }
 
-/** What the annotation says; undefined where there is none, or none of ours. */
+/** The result in the annotation. Undefined if missing or invalid. */
 export function verificationOf({ metadata }: BackupRepository): NotedVerification | undefined {
   try {
     const noted = JSON.parse(
@@ -46,7 +46,7 @@ export function verificationOf({ metadata }: BackupRepository): NotedVerificatio
   }
 }
 
-/** Anybody who may write the object may write this. */
+/** Anyone who can write the object can write the annotation, so check the value. */
 const countOf = (value: unknown): number =>
   typeof value === 'number' && Number.isFinite(value) ? value : 0;
 

@@ -1,68 +1,56 @@
 import { CodedError, formatBytes } from '../base/index.ts';
 import { THREADS_MAX } from '../codec/index.ts';
 
-/**
- * What a process takes of a memory budget for its data path; the rest of the budget is the process
- * itself.
- */
+/** The data path's part of a memory budget. The rest is the process itself. */
 export interface MemoryPlan {
-  /** Worker threads: at most one for each CPU, fewer where the budget does not carry them. */
+  /** Worker threads: at most one for each CPU, fewer if memory is short. */
   readonly threads: number;
-  /** Slabs that volume bytes are read into. */
+  /** Buffers for bytes read from volumes. */
   readonly slabCount: number;
-  /** Packs of file data that are filled at once. */
+  /** Packs of file data that are filled in parallel. */
   readonly dataLanes: number;
-  /** Packs that may be put while others are filled. */
+  /** Packs that can be put while others are filled. */
   readonly packsInFlight: number;
-  /** Above it, merged indexes go to scratch files. */
+  /** Merged indexes above this size go to scratch files. */
   readonly indexMemoryBytes: number;
-  /**
-   * Whether a further thread, which does nothing but look at files, might be more than the budget
-   * carries.
-   */
+  /** Whether one more thread, which only scans files, might exceed the budget. */
   readonly isTight?: boolean;
 }
 
 const MIB = 2 ** 20;
 export const DEFAULT_MEMORY_BYTES = 256 * MIB;
 export const MEMORY_BYTES_MIN = 160 * MIB;
-/**
- * Node, its code, the heap of the main thread; and each worker thread. Measured, see
- * docs/performance.md.
- */
+/** Node with its code and main heap, and each worker thread. Measured, see docs/performance.md. */
 const PROCESS_BYTES = 106 * MIB;
 const THREAD_BYTES = 14 * MIB;
 const SLAB_MIB = 4;
-/** A pack of the default size, as long as it may get (write-session.ts). */
+/** Maximum length of a pack of the default size (write-session.ts). */
 const PACK_MIB = 24;
-/**
- * What one stream of chunks of up to 16 MiB needs to get on, and a slab for small files beside it.
- */
+/** Slabs for one stream with chunks of up to 16 MiB, plus one for small files. */
 const SLABS_MIN = 7;
 
-/** The library of a cloud storage and its connections. Measured with S3, the largest. */
+/** Library and connections of a cloud storage. Measured with S3, the largest. */
 const REMOTE_BYTES = 32 * MIB;
 
 /**
- * Below it a thread more is too much: the built program took 203 MiB of 208 with one that counts a
- * directory beside its upload, 187 without, and 190 of 256. What a remote storage takes comes on
- * top.
+ * Below this budget, one more thread is too much. Measured with the built program, with a thread
+ * that counts a directory during an upload: 203 of 208 MiB, and 190 of 256 MiB. Without that
+ * thread: 187 of 208 MiB. A remote storage needs more.
  */
 const TIGHT_BYTES = 224 * MIB;
 
-/** The least for indexes in memory; beyond it they take a tenth of what the process leaves. */
+/** Minimum index memory. Indexes also get a tenth of the spare memory. */
 const INDEX_MIB_MIN = 8;
 /**
- * Packs of data for so many threads. Our choice: sealing is the smaller part of their work, and
- * puts hold packs too.
+ * Packs of file data for this many threads. Our choice: sealing is the smaller part of their work,
+ * and puts hold packs too.
  */
 const dataPacksOf = (threads: number): number => Math.max(1, Math.ceil(threads / 2) - 1);
 
 /**
- * Shares a budget out. Threads come first, each with its part of the slabs and lanes that it needs
- * to be of use; the rest becomes further packs and slabs. A budget that does not even carry one
- * thread gets the least that works ({@link planBytes} tells how much). Throws
- * `MEMORY_LIMIT_TOO_LOW`.
+ * Divides a budget. First come threads, each with its slabs and lanes. The rest becomes more packs
+ * and slabs. If the budget is too small for one thread, returns the minimum that works
+ * ({@link planBytes} tells its size). Throws `MEMORY_LIMIT_TOO_LOW`.
  */
 export function planMemory(limitBytes: number, cpus: number, isRemote = false): MemoryPlan {
   if (limitBytes < MEMORY_BYTES_MIN) {
@@ -78,7 +66,7 @@ export function planMemory(limitBytes: number, cpus: number, isRemote = false): 
   const indexMib = clamp(INDEX_MIB_MIN + rest / 10, INDEX_MIB_MIN, 512);
   const leastSlabs = slabsOf(threads);
   const forPacks = free - indexMib - leastSlabs * SLAB_MIB;
-  // One is for metadata; packs of data use it too, while nobody else does.
+  // Keep one pack for metadata. Data packs use it too while it is free.
   const dataPacks = Math.max(1, Math.floor(forPacks / PACK_MIB) - 1);
   const dataLanes = clamp(dataPacks, 1, threads);
   const packsInFlight = clamp(dataPacks - dataLanes, 0, 8);
@@ -90,7 +78,7 @@ export function planMemory(limitBytes: number, cpus: number, isRemote = false): 
   return { threads, slabCount, dataLanes, packsInFlight, indexMemoryBytes, isTight };
 }
 
-/** What a plan takes when all of it is in use, the process itself included. */
+/** Memory of a plan in full use, including the process. */
 export function planBytes(plan: MemoryPlan, isRemote = false): number {
   const { threads, slabCount, dataLanes, packsInFlight, indexMemoryBytes } = plan;
   const packs = dataLanes + packsInFlight + 1;
@@ -100,10 +88,10 @@ export function planBytes(plan: MemoryPlan, isRemote = false): number {
 
 const processBytes = (isRemote: boolean): number => PROCESS_BYTES + (isRemote ? REMOTE_BYTES : 0);
 
-/** A slab for each thread and some being read, so that threads do not wait for the disk. */
+/** A slab for each thread, plus some being read, so that threads do not wait for the disk. */
 const slabsOf = (threads: number): number => Math.max(SLABS_MIN, threads + 3);
 
-/** What so many threads take at least, with all that they need. */
+/** Minimum memory for this many threads and their buffers. */
 function leastMib(threads: number): number {
   const packs = 1 + dataPacksOf(threads);
   const slabs = slabsOf(threads);

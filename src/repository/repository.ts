@@ -44,7 +44,7 @@ import { FormatWatch } from './format/format-watch.ts';
 import { ManifestManager } from './manifest/manifest-manager.ts';
 import type { MemoryPlan } from './memory-plan.ts';
 
-/** Who writes: decides the default source of snapshots and who owns maintenance. */
+/** The writing client: default source of snapshots, and owner of maintenance. */
 export interface Client {
   readonly username: string;
   readonly hostname: string;
@@ -58,9 +58,11 @@ export interface OpenRepositoryOptions {
   clock?: Clock;
   random?: RandomBytes;
   logger?: Logger;
-  /** Threads for the data path; without it the repository serves metadata and small reads. */
+  /** Threads of the data path. Without them, the repository serves metadata and small reads. */
   dataPath?: DataPathOptions;
-  /** Merged indexes above this go to scratch files; default: the share of the default budget. */
+  /**
+   * Merged indexes above this size go to scratch files. Default: the share of the default budget.
+   */
   indexMemoryBytes?: number;
 }
 
@@ -71,31 +73,31 @@ export interface DataPathOptions {
 }
 
 /**
- * One read of a large file, one batch of small ones. Our choice: larger ones leave the cache,
- * smaller ones cost messages.
+ * Holds one read of a large file, or one batch of small files. Our choice: larger slabs do not fit
+ * into the CPU cache, smaller slabs need more messages.
  */
 export const SLAB_BYTES = 4 << 20;
-/** The longest chunk of any splitter that a policy may name (8M, twice). */
+/** The longest chunk of any splitter in a policy (8M, doubled). */
 const CONTENT_BYTES_MAX = 16 << 20;
-/** Packs as plans count with them; Kopia makes repositories with packs of up to 120 MB. */
+/** Pack size assumed by plans. Kopia creates repositories with packs of up to 120 MB. */
 const USUAL_PACK_BYTES = 20 << 20;
 const INDEX_MEMORY_BYTES = 48 << 20;
-/** Without a data path: one pack of data, one of metadata, and two being put. */
+/** Packs without a data path: one for data, one for metadata, and two being put. */
 const HEAP_PACKS = 4;
 
-/** The threads and their memory, as far as they are up. */
+/** The threads of the data path and their memory. */
 export interface DataPath {
   readonly pool: ThreadPool;
   readonly arena: Arena;
   /** Addresses of the slabs, {@link SLAB_BYTES} each. */
   readonly slabAddresses: readonly number[];
-  /** A slab of zeros that nobody writes. */
+  /** A slab of zeros. Never write to it. */
   readonly zerosAddress: number;
-  /** As the plan of the memory says. */
+  /** From the memory plan. */
   readonly isTight: boolean;
 }
 
-/** An open repository: contents, manifests, parameters. The facade; no algorithm lives here. */
+/** An open repository: contents, manifests, parameters. A facade without algorithms. */
 export class Repository implements AsyncDisposable {
   readonly storage: BlobStorage;
   readonly format: Format;
@@ -146,17 +148,17 @@ export class Repository implements AsyncDisposable {
     return splitterSpec(this.format.parameters.splitter);
   }
 
-  /** Grows while there is life: with every answer of the storage, every task of a thread. */
+  /** Grows with every storage response and finished thread task. A watchdog can see progress. */
   get moved(): number {
     return this.answers + this.tasksDone;
   }
 
-  /** Answers of the storage so far. */
+  /** Number of storage responses. */
   get answers(): number {
     return this.#activity.answers;
   }
 
-  /** Tasks of threads that are done so far. */
+  /** Number of finished thread tasks. */
   get tasksDone(): number {
     return this.dataPath?.pool.tasksDone ?? 0;
   }
@@ -165,10 +167,7 @@ export class Repository implements AsyncDisposable {
     return this.#activity.pending > 0;
   }
 
-  /**
-   * Makes all that was written before the call durable. Merges the contents of manifests when they
-   * are many.
-   */
+  /** Makes all earlier writes durable. Merges manifest contents if there are many. */
   async flush(): Promise<void> {
     await this.manifests.writePending();
     await this.contents.flush();
@@ -177,17 +176,17 @@ export class Repository implements AsyncDisposable {
       await this.contents.flush();
       await this.manifests.confirmMerge();
     } catch (error) {
-      // What the caller wanted is durable; the next writer tries again.
+      // The caller's writes are durable. The next flush tries the merge again.
       this.logger.warn({ error: messageOf(error) }, 'could not merge the contents of manifests');
     }
   }
 
-  /** Runs a task that frees room in the end: on a full storage it may use the reserve. */
+  /** Runs a task that eventually frees space. On a full storage, it may use the reserve. */
   freeRoom<T>(task: () => Promise<T>): Promise<T> {
     return this.#reserved.freeRoom(task);
   }
 
-  /** Ends the threads; what was not flushed is given up. */
+  /** Ends the threads. Discards unflushed writes. */
   async close(): Promise<void> {
     await this.dataPath?.pool.close();
     this.contents.close();
@@ -198,13 +197,13 @@ export class Repository implements AsyncDisposable {
   }
 }
 
-/** Puts of packs and index blobs: under object lock where the repository asks for it. */
+/** Options for packs and index blobs: object lock, if the repository has a retention. */
 export const protectedPut = (format: Format): PutOptions =>
   format.retention ? { retention: format.retention } : {};
 
 /**
- * Opens a repository; the caller goes on owning the storage.
- * Throws what `loadFormat` throws, and `DAMAGED_BLOB` for a broken index.
+ * Opens a repository. The caller still owns the storage. Throws errors of `loadFormat`, and
+ * `DAMAGED_BLOB` for a broken index.
  */
 export async function openRepository(options: OpenRepositoryOptions): Promise<Repository> {
   const { password, client } = options;
@@ -274,16 +273,17 @@ function openMemory({ dataPath }: OpenRepositoryOptions, { parameters }: Format)
     };
   }
   const { slabCount, dataLanes, packsInFlight, isTight = false } = dataPath.memory;
-  // One more is for metadata.
+  // Add one pack for metadata.
   const planned = dataLanes + 1 + packsInFlight;
-  // Longer packs are fewer: what all of them take is planned, and no memory has more than 4 GiB.
+  // Fewer packs if they are longer: the plan limits their total, and WebAssembly memory is at most
+  // 4 GiB.
   const plannedBytes = planned * packBufferBytes(USUAL_PACK_BYTES, CONTENT_BYTES_MAX);
   const packs = Math.min(planned, Math.max(2, Math.floor(plannedBytes / packBytes)));
   const slabs = slabCount + 1;
   const page = 1 << 16;
   const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
-  // A direct read into small pages goes to the device piece by piece, as many as its queue takes:
-  // 1.4 GB/s of 3.9, measured on virtio.
+  // Without huge pages, a direct read is split into as many pieces as the device queue takes: 1.4
+  // GB/s instead of 3.9, measured on virtio.
   posix().useHugePages(arena.bytes);
   const zerosAddress = arena.allocate(SLAB_BYTES);
   const slabAddresses = Array.from({ length: slabCount }, () => arena.allocate(SLAB_BYTES));
@@ -304,7 +304,7 @@ interface IndexStoreParts {
   putOptions: PutOptions;
 }
 
-/** Whether epochs are in use is a parameter of its own, not a matter of the format version. */
+/** Epochs are enabled by their own parameter, not by the format version. */
 function createIndexStore({ format, ...parts }: IndexStoreParts): IndexStore {
   const { epochParameters } = format.parameters;
   if (!epochParameters.Enabled) return new LegacyIndexStore(parts);

@@ -17,9 +17,9 @@ import { bytesOf, RangeBuffers, rangesOf, readRange } from './verification/range
 import { SecondLook } from './verification/second-look.ts';
 
 export interface Problem {
-  /** A stable word for scripts. */
+  /** A stable code for scripts. */
   readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT' | 'UNREADABLE_CONTENT';
-  /** The pack that was looked at, which may be another than an index names by now. */
+  /** The pack that was read. The index may name another pack now. */
   readonly blobId: string;
   readonly contentId: ContentId;
   readonly message: string;
@@ -35,57 +35,58 @@ export interface VerifyCounters {
   contents: number;
   packs: number;
   bytesRead: number;
-  /** Of all packs in the storage, from when they were listed on. */
+  /** Length of all packs in the storage. Set once they are listed. */
   packBytes?: number;
 }
 
-/** Which packs are read: those that come next in the order of their names, which are random. */
+/** Which packs to read: the next ones in the order of their random names. */
 export interface PackSample {
-  /** From 0 to 1: where the verification before has ended. */
+  /** Where the previous verification ended, from 0 to 1. */
   readonly position: number;
-  /** Above 0, up to 1 for all packs. */
+  /** Above 0 and up to 1 for all packs. */
   readonly share: number;
-  /** No pack is begun after so long, but the first. */
+  /** After this time no more packs are started, except the first. */
   readonly budgetNs?: Nanoseconds | undefined;
 }
 
 export interface VerifyOptions {
   /** Decrypt, decompress and hash every content. */
   readonly readAll: boolean;
-  /** The same for the contents of some packs. */
+  /** Decrypt, decompress and hash the contents of some packs. */
   readonly sample?: PackSample | undefined;
   /**
-   * Packs that are read whatever the sample, if they are there: an earlier verification has found
-   * them damaged. They come first, for half of a limited time, and go on once the sample is read.
+   * Packs found damaged by an earlier verification, which are read in addition to the sample. They
+   * are read first, for half of a limited time, and continue after the sample.
    */
   readonly recheck?: readonly string[];
-  /** Called for each of those that was read, or is not there. */
+  /** Called for each rechecked pack that was read or is missing. */
   readonly onRechecked?: (packBlobId: string) => void;
   readonly signal: AbortSignal;
   readonly onProblem: (problem: Problem) => void;
-  /** Called with the position up to which packs have been read. */
+  /** Called with the position reached in the order of packs. */
   readonly onPosition?: (position: number) => Promise<void> | void;
   readonly counters: VerifyCounters;
-  /** Index entries held at once; tests lower it. */
+  /** Maximum index entries in memory. Tests lower it. */
   readonly entriesMax?: number;
 }
 
 /**
- * Index entries held at once; above it the index is passed over once for each part of the packs.
+ * Maximum index entries in memory. With more entries, the index is read once for each part of the
+ * packs.
  */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
 /**
- * Of a limited time, what a second look at damaged packs may take first; it goes on when all else
- * is read. Our choice.
+ * The recheck of damaged packs first gets this fraction of a limited time, and continues after the
+ * sample. Our choice.
  */
 const SECOND_LOOK_PARTS = 2n;
 
 /**
- * Checks that every content lies whole in its pack, by a listing of the packs, and if asked reads
- * those of all packs or of a sample: their bytes must hash to their ids. Memory is bounded for any
- * number of contents. Returns how much of the packs was read, from 0 to 1. Throws what the storage
- * throws once it does not answer at all.
+ * Checks by a listing that every content lies within its pack. Optionally reads the contents of all
+ * packs or of a sample, whose bytes must hash to their IDs. Memory is limited for any number of
+ * contents. Returns the share of packs read, from 0 to 1. Throws storage errors once the storage is
+ * unreachable.
  */
 export async function verifyContents(
   repository: Repository,
@@ -135,7 +136,7 @@ interface PresenceOptions extends VerifyOptions {
   readonly again: SecondLook;
 }
 
-/** One pass over the index. Returns how many contents the sample has. */
+/** Reads the index once. Returns the number of contents in the sample. */
 async function verifyPresence(
   repository: Repository,
   lengths: PackLengths,
@@ -149,7 +150,7 @@ async function verifyPresence(
   for (;;) {
     const suspects: IndexEntry[] = [];
     let rows = 0;
-    // To its end before the next await: the index may be read anew meanwhile.
+    // No await in this loop, because the index may be reloaded during an await.
     for (const entry of contents.entries({ after })) {
       after = entry.contentId;
       rows++;
@@ -165,7 +166,7 @@ async function verifyPresence(
       signal.throwIfAborted();
       const problem = await packProblem(repository, entry, lengths);
       if (!problem || isCollected(repository, entry)) continue;
-      // A storage that was unmounted lists nothing at all.
+      // An unmounted storage lists nothing.
       if (!hasAnswered) await assertFormatThere(repository);
       hasAnswered = true;
       onProblem({ ...problem, contentId: entry.contentId });
@@ -178,35 +179,32 @@ async function verifyPresence(
   }
 }
 
-/** Where a pack stands in the order of names, seen from a position: from 0 to 1. */
+/** Place of a pack in the order of names, as the distance from `position`: 0 to 1. */
 function distanceOf(packBlobId: string, position: number): number {
   const place = Number.parseInt(packBlobId.slice(1, 13), 16) / 2 ** 48;
-  // Names of others may have another form.
+  // Names of other programs may have another form.
   const distance = (Number.isNaN(place) ? 0 : place) - position;
   return distance < 0 ? distance + 1 : distance;
 }
 
 /**
- * Whether a pack is among those that a sample reads; the same for other names whose second to 13th
- * digits are random.
+ * Whether a sample includes a pack. Also works for other names with random digits in characters 2
+ * to 13.
  */
 export const isSampled = (packBlobId: string, { position, share }: PackSample): boolean =>
   share >= 1 || distanceOf(packBlobId, position) < share;
 
 interface BytesOptions extends PackOptions {
   readonly sample: PackSample;
-  /** Contents of the sample. */
+  /** Number of contents in the sample. */
   readonly readable: number;
-  /** Since reading began. */
+  /** Time since reading began. */
   readonly since: Stopwatch;
-  /** Those that it has read need not be read once more, and the other way round. */
+  /** The sample and the recheck do not read each other's packs again. */
   readonly again: SecondLook;
 }
 
-/**
- * Reads the packs of a sample in the order of their names, as many at a time as their entries have
- * room in memory.
- */
+/** Reads the packs of a sample in name order, in parts whose entries fit into memory. */
 async function verifyBytes(
   repository: Repository,
   lengths: PackLengths,
@@ -215,8 +213,7 @@ async function verifyBytes(
   const { sample, readable, since, again, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
   const { position } = sample;
   const share = Math.min(1, sample.share);
-  // One is read in any case: where the index alone takes all the time, no run would ever get
-  // further.
+  // Read at least one pack. Otherwise no run would progress if the index alone takes all the time.
   let hasBegun = false;
   const tell = async (distance: number): Promise<void> => {
     await onPosition?.((position + distance) % 1);
@@ -242,7 +239,7 @@ async function verifyBytes(
       }
       hasBegun = true;
       open.add(distance);
-      // What it has found there was told of already.
+      // The recheck has already reported this pack's problems.
       if (!again.hasRead(packBlobId))
         await verifyPack(repository, entries.entries(), lengths, options);
       again.done(packBlobId);
@@ -255,10 +252,7 @@ async function verifyBytes(
   return share;
 }
 
-/**
- * How long each pack is, by its name; undefined for those that were asked for by name, and are not
- * there.
- */
+/** Pack lengths by name. Undefined if a lookup by name did not find the pack. */
 export type PackLengths = Map<string, number | undefined>;
 
 function sumOf(lengths: PackLengths): number {
@@ -267,7 +261,7 @@ function sumOf(lengths: PackLengths): number {
   return bytes;
 }
 
-/** The packs in the storage. */
+/** Lists the packs in the storage. */
 export async function listPackLengths({ storage }: Repository): Promise<PackLengths> {
   const lengths: PackLengths = new Map();
   for (const prefix of ['p', 'q']) {
@@ -277,15 +271,15 @@ export async function listPackLengths({ storage }: Repository): Promise<PackLeng
 }
 
 /**
- * Why no pack holds a content, by the packs' lengths; undefined when one does. What has moved since
- * they were listed is found.
+ * Why the pack of a content is missing or too short, or undefined. Finds contents that were moved
+ * since the listing.
  */
 export async function packProblem(
   repository: Repository,
   entry: IndexEntry,
   lengths: PackLengths,
 ): Promise<PackProblem | undefined> {
-  // What has moved twice is looked for at its second place too.
+  // The content may have been moved twice, so check every new place.
   for (let at = entry; ;) {
     await askForLength(repository, at.packBlobId, lengths);
     const problem = problemOf(at, lengths);
@@ -296,10 +290,7 @@ export async function packProblem(
   }
 }
 
-/**
- * The index may have been read anew since the packs were listed, and then it names younger ones
- * too.
- */
+/** The index may have been reloaded since the listing, and may name newer packs. */
 async function askForLength(
   { storage }: Repository,
   pack: string,
@@ -338,7 +329,7 @@ async function verifyPack(
   { signal, counters, onProblem, buffers }: PackOptions,
 ): Promise<void> {
   entries.sort((a, b) => a.packOffset - b.packOffset);
-  // What the listing calls missing or short was told of already.
+  // Missing and short packs were already reported.
   const present = entries.filter((entry) => !problemOf(entry, lengths));
   for (const range of rangesOf(present)) {
     signal.throwIfAborted();
@@ -361,9 +352,9 @@ async function verifyPack(
 }
 
 /**
- * Whether it was dropped as deleted since it was looked up: it is missed by nobody then. That the
- * index does not know it any more is not enough with epochs, which forget nothing: the storage may
- * have been unmounted, and list nothing at all.
+ * Whether the content was dropped as deleted after its lookup, so that nothing needs it. With
+ * epochs, a missing entry is no proof, because the index never drops entries. The storage may be
+ * unmounted and list nothing.
  */
 function isCollected(
   { contents, format }: Repository,
@@ -388,8 +379,8 @@ async function verifyContent(
     counters.bytesRead += lengthBytes;
     return contents.openPacked(at, packed);
   };
-  // Bytes that changed in transit are not damage, nor is a content that was moved since it was
-  // looked up.
+  // Read again: bytes changed in transit are not damage, and the content may have moved since its
+  // lookup.
   const readMoved = async (error: unknown): Promise<Uint8Array> => {
     const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(at) : undefined;
     if (!moved) return read(true);
@@ -408,17 +399,17 @@ async function verifyContent(
     if (isCode(error, 'DAMAGED_BLOB', 'BLOB_NOT_FOUND', 'INVALID_RANGE')) {
       return { code: 'DAMAGED_CONTENT', ...place, message: messageOf(error) };
     }
-    // A storage that is busy, an archived blob, a right or memory that is missing: it may be read
-    // again later.
+    // A later read may succeed: the storage may be busy, the blob archived, or a permission or
+    // memory missing.
     const message = `blob ${at.packBlobId} could not be read, which need not be damage: content ${contentId}: ${messageOf(error)}`;
     return { code: 'UNREADABLE_CONTENT', ...place, message };
   }
 }
 
 /**
- * After a failure that need not be of one blob alone: throws where the storage does not give out
- * the format of the repository either. It cannot be reached any more, its file system was
- * unmounted, or its credentials have ended, and whatever is read next would be called damaged too.
+ * Call this after a failure that may affect all blobs. Throws if the format blob is unreadable too:
+ * the storage is unreachable, unmounted, or its credentials have expired. Otherwise all further
+ * reads would be reported as damage.
  */
 export async function assertAnswers({ storage }: Repository, failure: unknown): Promise<void> {
   if (!(failure instanceof CodedError)) return;

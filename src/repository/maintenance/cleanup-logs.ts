@@ -2,10 +2,10 @@ import type { BlobMetadata } from '../../blob/index.ts';
 import type { MaintenanceParameters } from './parameters.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/** Kopia's values where the parameters hold none (repo/maintenance/cleanup_logs.go). */
+/** Kopia's defaults for missing parameters (repo/maintenance/cleanup_logs.go). */
 const DEFAULTS = { maxTotalSize: 2 ** 30, maxCount: 10_000, maxAge: 30 * 24 * 3600 * 1e9 };
 
-/** Deletes the oldest of Kopia's log blobs beyond size, number and age. */
+/** Deletes Kopia's oldest log blobs beyond the limits of size, count and age. */
 export async function planLogCleanup(
   { repository, signal }: TaskContext,
   parameters: MaintenanceParameters,

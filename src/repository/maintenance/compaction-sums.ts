@@ -5,12 +5,12 @@ import type { IndexBody } from '../index/index-body.ts';
 
 const PRIME = 0x01000193;
 
-/** Number of entries, and two sums over them that do not depend on their order. */
+/** Number of entries, and two sums over them that are independent of order. */
 class RowSum {
   count = 0;
   #low = 0;
   #high = 0;
-  /** Names of packs recur in many entries. */
+  /** Hashes of pack names, which recur in many entries. */
   readonly #packs = new Map<string, number>();
 
   add(entry: IndexEntry): void {
@@ -35,7 +35,7 @@ class RowSum {
     while (rows.next()) this.add(rows.entry);
   }
 
-  /** Whether this is what is left of `whole` without `part`. */
+  /** Whether this equals `whole` without `part`. */
   isDifference(whole: RowSum, part: RowSum): boolean {
     return (
       this.count === whole.count - part.count &&
@@ -57,8 +57,8 @@ function mix(hash: number, value: number): number {
 }
 
 /**
- * Checks that a compaction holds what its inputs hold, less what it may drop. Merged rows pass
- * through memory and scratch files, and what is lost there would be lost for good: the inputs are
+ * Checks that a compaction holds all entries of its inputs except the dropped ones. Merged rows
+ * pass through memory and scratch files. A loss there would be permanent, because the inputs are
  * deleted later.
  */
 export class CompactionSums {
@@ -70,17 +70,17 @@ export class CompactionSums {
     this.#inputs.addAll(body);
   }
 
-  /** An entry that gives way to another one of the same content, or that is not to be kept. */
+  /** Records an entry that is replaced by a newer entry of its content, or dropped. */
   drop(entry: IndexEntry): void {
     this.#dropped.add(entry);
   }
 
-  /** As encoded, right before it is put. */
+  /** Pass the encoded output just before its put. */
   addOutput(body: IndexBody): void {
     this.#outputs.addAll(body);
   }
 
-  /** `of` says which index this is. Throws `COMPACTION_MISMATCH`. */
+  /** `of` names the index in the error. Throws `COMPACTION_MISMATCH`. */
   assertEqual(of: string): void {
     if (this.#outputs.isDifference(this.#inputs, this.#dropped)) return;
     const wanted = this.#inputs.count - this.#dropped.count;

@@ -12,11 +12,11 @@ import { protectedPut, type Repository } from '../repository.ts';
 import { CompactionSums } from './compaction-sums.ts';
 
 /**
- * Entries of one compacted blob. Kopia makes one of up to 16 million; ours are put from memory, so
- * smaller.
+ * Entries in one compacted blob. Kopia puts up to 16 million. Longshore puts from memory, so uses
+ * fewer.
  */
 const SHARD_ENTRIES = 250_000;
-/** What the blobs being merged may take; more goes to scratch files. */
+/** Memory for the blobs being merged. More goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
 
 export interface CompactionOptions {
@@ -25,8 +25,8 @@ export interface CompactionOptions {
 }
 
 /**
- * Merges index blobs into one set of shards; deleted entries are kept. The set counts once it is
- * whole, so its last shard is put only when all shards together hold what the inputs hold. Throws
+ * Merges index blobs into one set of shards, and keeps deleted entries. A set counts only when
+ * complete. So the last shard is put only after all shards together match the inputs. Throws
  * `COMPACTION_MISMATCH`.
  */
 export async function writeCompaction(
@@ -39,7 +39,7 @@ export async function writeCompaction(
   const drop = (entry: IndexEntry): void => {
     sums.drop(entry);
   };
-  // A watermark below all times: what is hidden for readers is kept here.
+  // Watermark -1 hides nothing, so that entries hidden from readers are kept.
   const index = new CommittedIndex(memoryBytes, -1, { onSuperseded: drop, openScratch });
   const written: BlobId[] = [];
   try {
@@ -59,7 +59,7 @@ export async function writeCompaction(
     }
     return written;
   } catch (error) {
-    // A set that is not whole is ignored, here and by Kopia; it only takes room.
+    // Longshore and Kopia ignore an incomplete set, so it only uses space.
     for (const id of written) await storage.deleteBlob(id).catch(() => undefined);
     throw error;
   } finally {

@@ -30,26 +30,24 @@ export interface CycleOptions {
   readonly context: TaskContext;
   readonly parameters: MaintenanceParameters;
   readonly schedule: Schedule;
-  /** Plans are counted, and none is applied. */
+  /** Count the plans, but apply none. */
   readonly dryRun: boolean;
 }
 
-/** Option of tasks that a full storage must not wait for: the tasks that follow free room. */
+/** For tasks to skip when the storage is full, because later tasks free space. */
 const TAKES_ROOM = { takesRoom: true };
 
 export interface TaskReport {
   readonly task: string;
   readonly stats?: TaskStats['data'];
-  /** Why it was not run. */
+  /** Why the task did not run. */
   readonly skipped?: string;
 }
 
-/**
- * How many contents the index had when packs were deleted last; undefined when that was not by us.
- */
+/** The index's content count at the last deletion of packs. Undefined if Kopia ran it. */
 export function countedRows(repository: Repository, schedule: Schedule): number | undefined {
   const tasks = ['full-delete-blobs', 'quick-delete-blobs'];
-  // In format 1 it takes rows away.
+  // In format 1, this task removes rows.
   if (!repository.format.parameters.epochParameters.Enabled)
     tasks.push('full-drop-deleted-content');
   const newest = tasks
@@ -60,15 +58,15 @@ export function countedRows(repository: Repository, schedule: Schedule): number 
   return typeof count === 'number' ? count : undefined;
 }
 
-/** Newest first. What ended in the future was run while the clock was ahead, and does not count. */
+/** Successful runs, newest first. Runs that end in the future are left out: the clock was ahead. */
 function successful({ clock }: Repository, { runs }: Schedule, task: string): TaskRun[] {
   const latest = clock.nowNs() + CLOCK_SKEW_NS_MAX;
   return (runs.get(task) ?? []).filter(({ success, endNs }) => success && endNs <= latest);
 }
 
 /**
- * One run: tasks in Kopia's order, each planned, applied and written to the schedule. No task knows
- * whether the run is a dry one.
+ * A maintenance run. Tasks follow Kopia's order. Each is planned, applied and recorded in the
+ * schedule. Tasks do not know about dry runs.
  */
 export class Cycle {
   readonly reports: TaskReport[] = [];
@@ -76,7 +74,7 @@ export class Cycle {
   readonly #parameters: MaintenanceParameters;
   readonly #schedule: Schedule;
   readonly #dryRun: boolean;
-  /** Packs with contents that were not deleted before the index was last read anew. */
+  /** Packs with undeleted contents, before the last refresh of the index. */
   #livePacks: ReadonlySet<string> = new Set();
   #late: LateIndexes = NONE_LATE;
 
@@ -116,8 +114,8 @@ export class Cycle {
 
   async runFull(collectGarbage: PlanTask): Promise<void> {
     const packs = await Promise.allSettled([this.#lookAfterPacks(collectGarbage)]);
-    // Also where a collection or a deletion refuses, day after day: locks that nobody extends end
-    // meanwhile.
+    // Run this even if a collection or deletion fails every day, because locks expire if not
+    // extended.
     const locks = await Promise.allSettled([this.#extendLocks()]);
     if (packs[0].status === 'rejected') throw packs[0].reason;
     if (this.#hasEpochs) {
@@ -130,11 +128,10 @@ export class Cycle {
       );
     }
     await this.#run('cleanup-logs', (context) => planLogCleanup(context, this.#parameters));
-    // Not in the schedule: Kopia has no such task.
+    // Not in the schedule, because Kopia has no such task.
     const unfinished = await this.#carryOut(planUnfinishedPutCleanup(this.#context));
     if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished.data });
-    // Blobs may refuse for as long as they are locked already, and the index has to be looked after
-    // meanwhile.
+    // Throw this last. Blobs may refuse until their lock ends, and index tasks must run meanwhile.
     if (locks[0].status === 'rejected') throw locks[0].reason;
   }
 
@@ -143,7 +140,7 @@ export class Cycle {
     await this.#restoreDeletions();
     await this.#run('snapshot-gc', collectGarbage);
     const dropNs = this.#safeDropTime();
-    // A watermark hides up to its second; the legacy compaction drops what is older.
+    // A watermark hides entries up to its second. The legacy compaction drops only older entries.
     const limit = dropNs === undefined ? -1 : unixSeconds(dropNs) - (this.#hasEpochs ? 0 : 1);
     const isDropped = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
       deleted && timestampSeconds <= limit;
@@ -169,7 +166,7 @@ export class Cycle {
     else await this.#run(task, planLockExtension);
   }
 
-  /** Not in the schedule: Kopia has no such task. */
+  /** Not in the schedule, because Kopia has no such task. */
   async #adoptLate(what: AdoptedEntries): Promise<void> {
     if (!this.#hasEpochs || this.#dryRun) return;
     this.#late = await (await planLateAdoption(this.#context, what)).apply();
@@ -177,11 +174,14 @@ export class Cycle {
     if (adopted.size + spent.size === 0) return;
     const data = { adoptedBlobCount: adopted.size, uselessBlobCount: spent.size };
     this.reports.push({ task: 'adopt-late-indexes', stats: data });
-    // Manifests may have come with it.
+    // Adopted blobs may contain manifests.
     this.#context.repository.manifests.invalidate();
   }
 
-  /** Before the collection, which keeps what a manifest names. Not in the schedule either. */
+  /**
+   * Run this before the collection, which keeps all contents of manifests. Not in the schedule
+   * either.
+   */
   async #restoreDeletions(): Promise<void> {
     const { repository, logger } = this.#context;
     if (this.#dryRun) return;
@@ -193,7 +193,10 @@ export class Cycle {
     logger.warn({ manifests: restoredManifestCount }, text);
   }
 
-  /** Why this run deletes nothing that others may still use by an index they read before. */
+  /**
+   * Why this run must not delete anything, or undefined. Other clients may still use an older
+   * index.
+   */
   get #adoptedReason(): string | undefined {
     if (this.#late.adopted.size === 0) return undefined;
     return 'late index blobs were rewritten in this run: the next run goes on';
@@ -225,7 +228,7 @@ export class Cycle {
         ? planWatermark(context, untilNs)
         : planLegacyCompaction(context, { allIndexes: true, dropDeletedBeforeNs: untilNs }),
     );
-    // What is hidden or dropped now must be so for the tasks that follow.
+    // Later tasks must see the new watermark or index.
     if (!this.#dryRun) await this.#context.repository.contents.refresh();
   }
 
@@ -261,7 +264,9 @@ export class Cycle {
     );
   }
 
-  /** A rewrite makes orphans that wait for deletion: the next one comes after it. */
+  /**
+   * Whether the packs replaced by the last rewrite are deleted. Only then may the next rewrite run.
+   */
   #mayRewrite(...tasks: string[]): boolean {
     const { safety } = this.#context;
     const rewritten = this.#lastEnd(...tasks);
@@ -282,10 +287,7 @@ export class Cycle {
     this.reports.push({ task, skipped: reason });
   }
 
-  /**
-   * Decides whether a plan is applied. A dry run counts it instead, and leaves out what cannot be
-   * counted.
-   */
+  /** Applies a plan, or counts it in a dry run. */
   async #carryOut(plan: TaskPlan): Promise<TaskStats | undefined> {
     return this.#dryRun ? plan.count() : plan.apply();
   }
@@ -307,7 +309,7 @@ export class Cycle {
       if (!isSkipped) logger.error({ task, error: messageOf(error) }, 'maintenance task failed');
       const endNs = repository.clock.nowNs();
       const failed = { startNs, endNs, success: false, error: messageOf(error) };
-      // The failure itself matters more than the note about it.
+      // Report the task's failure, not a failure to record it.
       await this.#record(task, failed).catch(() => undefined);
       if (!isSkipped) throw error;
       this.#skip(task, 'the storage has no room left: the next run tries again');

@@ -8,26 +8,30 @@ import { accountFor, accountForLost, assertNotShrunk, indexRefusal } from './ind
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 8;
-/** Packs deleted between two looks at the index: some 100 GB. Our choice. */
+/** Packs deleted between two checks of the index, about 100 GB. Our choice. */
 const BATCH_PACKS = 5_000;
-/** What clocks of writers and of the storage may differ by. */
+/** Maximum clock difference between writers and the storage. */
 const MARKER_SLACK_NS = 3600n * SECOND_NS;
 
 export interface DeletePacksOptions {
   readonly prefixes: readonly string[];
-  /** What an earlier run counted. */
+  /** The content count of an earlier run. */
   readonly earlierRowCount?: number | undefined;
-  /** Packs that this run saw in use: whatever the index says now, they stay until the next. */
+  /**
+   * Packs in use when this run began. They stay until the next run, even if the index no longer
+   * names them.
+   */
   readonly kept?: ReadonlySet<string>;
-  /** Packs deleted between two looks at the index; tests lower it. */
+  /** Packs deleted between two checks of the index. Tests lower it. */
   readonly batchPacks?: number;
 }
 
 /**
- * Deletes packs and session markers that no index entry names and no running session may need. The
- * plan reads the index again, which must hold what an earlier run found. Before the first deletion
- * it must account for all that the packs hold, and it is looked at again between batches. Planning,
- * counting and applying throw `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`.
+ * Plans to delete packs and session markers that no index entry names and no running session may
+ * need. The plan refreshes the index, which must not have shrunk since an earlier run. Before the
+ * first deletion, the index must account for all contents of the packs. Between batches, the index
+ * is checked again. Planning, counting and applying throw `INDEX_SHRUNK`, `INDEX_INCOMPLETE` or
+ * `INDEX_HIDDEN`.
  */
 export async function planPackDeletion(
   context: TaskContext,
@@ -39,11 +43,12 @@ export async function planPackDeletion(
   for (const prefix of prefixes) {
     for await (const blob of storage.listBlobs(prefix)) listed.push(blob);
   }
-  // After the packs: whatever names one of them can be seen by now.
+  // Refresh after listing the packs, so that the index blobs that name them are visible.
   await contents.refreshIfChanged();
   assertNotShrunk(contents.rowCount, earlierRowCount);
   const referenced = packsInIndex(repository, { ofDeleted: true });
-  // Ages count until this run began, by the storage's clock: ours may be set ahead on the way.
+  // Ages end at the start of this run by the storage's clock, because the local clock may be set
+  // ahead meanwhile.
   const sessions = await loadSessions(repository, startNs - safety.sessionExpirationAgeNs);
   const candidates: Candidates = { doomed: [], needed: [], lost: [], sessions: sessions.all };
   for (const blob of listed) {
@@ -81,27 +86,27 @@ export async function planPackDeletion(
   };
 }
 
-/** What no index entry names. */
+/** Blobs that no index entry names. */
 interface Candidates {
-  /** Old enough, and of no session that runs. */
+  /** Old enough, and not of a running session. */
   readonly doomed: BlobMetadata[];
-  /** A session may still need them. */
+  /** A session may still need these. */
   readonly needed: BlobMetadata[];
-  /** In use when the run began, and now named by nothing: what the index says must explain it. */
+  /** In use when the run began, but no longer named. The index must explain this. */
   readonly lost: BlobMetadata[];
-  /** Sessions that a marker in the storage names. */
+  /** Sessions with a marker in the storage. */
   readonly sessions: ReadonlySet<string>;
 }
 
 interface Decision {
-  /** They may go. */
+  /** Packs to delete. */
   readonly packs: readonly BlobMetadata[];
-  /** They may go, once the packs have gone. */
+  /** Markers to delete after the packs. */
   readonly markers: readonly BlobMetadata[];
   readonly retained: readonly BlobMetadata[];
 }
 
-/** By what the packs themselves hold. Throws `INDEX_INCOMPLETE`. */
+/** Decides by the packs' local indexes. Throws `INDEX_INCOMPLETE`. */
 async function decide(
   { repository, signal }: TaskContext,
   { doomed, needed, lost, sessions }: Candidates,
@@ -111,7 +116,7 @@ async function decide(
   const unneeded = new Set(await accountFor(repository, packs, sessions, signal));
   // No spread into `push`: there may be more packs than a call takes parameters.
   const retained = [...needed, ...lost, ...packs.filter((pack) => !unneeded.has(pack))];
-  // A marker explains the packs of its session, so it goes after them.
+  // A marker explains its session's packs, so delete it after them.
   const explaining = new Set(retained.map(({ id }) => sessionOfBlob(id)));
   const markers = doomed.filter(
     (blob) => isMarker(blob) && !explaining.has(sessionOfBlob(blob.id)),
@@ -133,7 +138,7 @@ function statsOf(
       deletedTotalSize: bytesOf(deleted),
       retainedPackCount: retained.length,
       retainedTotalSize: bytesOf(retained),
-      // For the next run; Kopia keeps it and does not look at it.
+      // For the next run. Kopia keeps this field and ignores it.
       [ROW_COUNT]: contents.contentCount,
     },
   };
@@ -141,10 +146,10 @@ function statsOf(
 
 const isMarker = ({ id }: BlobMetadata): boolean => id.startsWith('s');
 
-/** Under this name a run tells the next one how large the index was. */
+/** Field of the statistics with the size of the index, for the next run. */
 export const ROW_COUNT = 'indexContentCount';
 
-/** Packs that the index names: for all contents, or only for those that are not deleted. */
+/** Packs that the index names, optionally including those of deleted contents. */
 export function packsInIndex(
   { contents }: Repository,
   { ofDeleted }: { readonly ofDeleted: boolean },
@@ -155,8 +160,8 @@ export function packsInIndex(
 }
 
 /**
- * In batches: before each but the first the index is looked at again, and must not have become
- * smaller.
+ * Deletes in batches. From the second batch on, refreshes the index first and checks that it has
+ * not shrunk.
  */
 async function deletePacks(
   context: TaskContext,
@@ -169,7 +174,7 @@ async function deletePacks(
   let referenced: ReadonlySet<string> = new Set();
   for (let at = 0; at < packs.length; at += batchPacks) {
     if (at > 0) {
-      // Contents, not rows: how many rows there are of each changes with how the index is merged.
+      // Compare contents, not rows: merges of the index change the number of rows.
       const before = contents.contentCount;
       if (await contents.refreshIfChanged()) {
         assertNotShrunk(contents.rowCount, before);
@@ -198,8 +203,8 @@ const bytesOf = (blobs: readonly BlobMetadata[]): number =>
   blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
 
 /**
- * Sessions that have a marker, and those whose marker is younger than the limit. A marker that
- * cannot be read keeps its session safe.
+ * Sessions with a marker, and sessions whose marker is younger than the limit. An unreadable marker
+ * protects its session.
  */
 async function loadSessions(
   { storage, codec }: Repository,
@@ -209,7 +214,7 @@ async function loadSessions(
   const active = new Set<string>();
   for await (const { id, timestampNs } of storage.listBlobs('s')) {
     all.add(sessionOfBlob(id));
-    // A marker is put when its session is at that point: an old one need not be read.
+    // A marker's blob is as new as its checkpoint, so old markers need not be read.
     if (timestampNs + MARKER_SLACK_NS < sinceNs) continue;
     try {
       const { session, checkpointNs } = await readMarker(storage, codec, id);

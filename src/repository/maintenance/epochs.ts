@@ -22,13 +22,10 @@ import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 4;
-/**
- * Blobs that are kept because they cannot be read, and that the report names; the log names all.
- * Our choice.
- */
+/** Unreadable blobs named in the report. The log names all. Our choice. */
 const NAMED_MAX = 10;
 
-/** Merges the blobs of the oldest settled epoch that is not compacted yet. */
+/** Merges the blobs of the oldest settled epoch without a compaction. */
 export async function planSingleEpochCompaction({ repository }: TaskContext): Promise<TaskPlan> {
   const { storage } = repository;
   const state = await loadSoundState(storage);
@@ -55,7 +52,7 @@ export async function planSingleEpochCompaction({ repository }: TaskContext): Pr
   };
 }
 
-/** Starts the next epoch when the current one is old and large enough. */
+/** Starts the next epoch if the current epoch is old and large enough. */
 export async function planEpochAdvance({ repository }: TaskContext): Promise<TaskPlan> {
   const { storage, format } = repository;
   const parameters = format.parameters.epochParameters;
@@ -111,7 +108,7 @@ export async function planRangeCompaction({
   };
 }
 
-/** Deletes epoch markers and watermarks that newer ones replace. */
+/** Deletes epoch markers and watermarks that were replaced by newer ones. */
 export async function planMarkerCleanup(context: TaskContext): Promise<TaskPlan> {
   const { storage } = context.repository;
   const state = await loadSoundState(storage);
@@ -138,10 +135,10 @@ export async function planMarkerCleanup(context: TaskContext): Promise<TaskPlan>
 }
 
 /**
- * Deletes the blobs of writers whose epoch has been compacted long enough ago. Those that came late
- * stay until the index has all that they name; and where the rest is of no use, as long as a
- * session may run. One that cannot be read stays too: no reader needs it, and nobody can tell
- * whether the index has all that it named. It keeps no other from going.
+ * Deletes writers' index blobs if their epoch was compacted long enough ago. Late blobs stay until
+ * the index has all their entries. Useless late blobs stay as long as a session may run. Unreadable
+ * blobs stay too: readers do not need them, but nothing proves that the index has their entries.
+ * They do not block other deletions.
  */
 export async function planSupersededIndexDeletion(
   context: TaskContext,
@@ -187,7 +184,7 @@ export async function planSupersededIndexDeletion(
   };
 }
 
-/** Hides entries deleted up to a time. The watermark never moves back. */
+/** Hides entries deleted up to `untilNs`. The watermark never moves back. */
 export async function planWatermark(
   { repository }: TaskContext,
   untilNs: Nanoseconds,
@@ -205,7 +202,7 @@ export async function planWatermark(
   };
 }
 
-/** The state, as long as its markers fit its index blobs. Throws `EPOCH_IMPLAUSIBLE`. */
+/** The epoch state, checked against its index blobs. Throws `EPOCH_IMPLAUSIBLE`. */
 async function loadSoundState(storage: BlobStorage): Promise<EpochState> {
   const state = await loadEpochState(storage);
   assertEpochsFollow(state);
@@ -213,8 +210,8 @@ async function loadSoundState(storage: BlobStorage): Promise<EpochState> {
 }
 
 /**
- * What a compaction lacks is hidden from then on, so its inputs must be those of two listings.
- * Throws `BAD_LISTING`.
+ * Checks that a second listing has the same inputs, because a compaction hides all entries it
+ * lacks. Throws `BAD_LISTING`.
  */
 async function assertSameInputs(
   storage: BlobStorage,
@@ -228,8 +225,8 @@ async function assertSameInputs(
 }
 
 /**
- * Time by the storage's own clock: its newest index blob; 0 when there is none, so that nothing is
- * old.
+ * The storage's time: that of its newest index blob. If none exists, returns 0, so that no blob
+ * counts as old.
  */
 async function newestIndexNs({ storage }: Repository, state: EpochState): Promise<Nanoseconds> {
   let newest = 0n;

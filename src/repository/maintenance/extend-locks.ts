@@ -3,16 +3,14 @@ import type { BlobMetadata, Retention } from '../../blob/index.ts';
 import { FORMAT_BLOB, BLOBCFG_BLOB } from '../format/format-blob.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/**
- * What a repository under object lock cannot do without (Kopia: repo.GetLockingStoragePrefixes).
- */
+/** Blobs that a repository under object lock needs (Kopia: repo.GetLockingStoragePrefixes). */
 const PREFIXES = ['p', 'q', 'n', 'x', FORMAT_BLOB, BLOBCFG_BLOB];
 const REQUESTS_AT_ONCE = 16;
 
 /**
- * Puts the end of every blob's retention off by the repository's period from now. A blob that
- * refuses, as one does that is locked for longer since the period was made shorter, keeps no other
- * from it: the first refusal is thrown at the end. One that is gone needs no lock.
+ * Extends every blob's lock to the repository's period from now. A blob can refuse, for example if
+ * its lock is longer because the period was shortened. Refusals do not stop the others; the first
+ * is thrown at the end. Missing blobs are skipped.
  */
 export async function planLockExtension(context: TaskContext): Promise<TaskPlan> {
   const { repository, signal } = context;
@@ -62,5 +60,5 @@ async function extendLocks(
   throw new CodedError(first.code, `${text}: ${first.message}`, { cause: first });
 }
 
-/** As Go prints a duration of whole hours, which is what periods are. */
+/** A period in Go's format. Periods are whole hours. */
 const formatPeriod = (ns: bigint): string => `${ns / 3_600_000_000_000n}h0m0s`;

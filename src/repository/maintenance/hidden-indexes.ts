@@ -16,11 +16,11 @@ import type { TaskContext } from './task.ts';
 const READS_AT_ONCE = 4;
 
 /**
- * Names of index blobs are not authenticated: somebody who may write to the bucket, but has no
- * password, can copy an old index blob to a name by which it hides newer ones. What only hidden
- * ones name must not be deleted then. Throws `INDEX_HIDDEN` when an index blob that is not in force
- * names one of these packs for a content that the index in force does not know, or knows by an
- * older entry; `INDEX_INCOMPLETE` when no compaction took that blob's place.
+ * Names of index blobs are not authenticated. Someone with write access to the bucket but no
+ * password can copy an old index blob to a name that hides newer blobs. Packs named only by hidden
+ * blobs must then not be deleted. Throws `INDEX_HIDDEN` if an inactive index blob has an entry in
+ * one of these packs that is missing or older in the active index. Throws `INDEX_INCOMPLETE` if no
+ * compaction replaced that blob.
  */
 export async function assertNoIndexHidden(
   { repository, signal }: TaskContext,
@@ -40,23 +40,22 @@ export async function assertNoIndexHidden(
       const [entry] = await unknownEntries(repository, blob, packs);
       if (entry) throw indexHidden(state, blob, entry);
     } catch (error) {
-      // What nobody can read names nothing.
+      // An unreadable blob names nothing.
       if (!isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX', 'BLOB_NOT_FOUND')) throw error;
     }
   });
 }
 
 export interface Superseded {
-  /** The index in force holds all that they hold. */
+  /** The active index has all of their entries. */
   readonly proven: readonly BlobMetadata[];
-  /** Nobody can tell what they hold. */
+  /** Their entries are unknown. */
   readonly unreadable: readonly BlobMetadata[];
 }
 
 /**
- * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against
- * the others, and what names a pack that is gone is of no use to anybody. Throws `INDEX_HIDDEN`,
- * `INDEX_INCOMPLETE`.
+ * Decides which superseded index blobs can be deleted. Unreadable blobs do not block the others.
+ * Entries in missing packs are ignored. Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`.
  */
 export async function checkSuperseded(
   { repository, signal }: TaskContext,
@@ -74,7 +73,7 @@ export async function checkSuperseded(
       }
       proven.push(blob);
     } catch (error) {
-      // One that is gone was deleted by another client.
+      // A missing blob was deleted by another client.
       if (isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX')) unreadable.push(blob);
       else if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
     }
@@ -83,9 +82,9 @@ export async function checkSuperseded(
 }
 
 /**
- * What an index blob says beyond the index in force, one entry for each pack; about all packs or
- * about these. A deletion of what is in use is not among them: whoever found it in use was right to
- * rely on it, and the next collection decides anew.
+ * Entries that the active index lacks, at most one a pack, for all packs or only `packs`. Omits
+ * deletions of contents that are in use: a client may rely on them, and the next collection decides
+ * again.
  */
 async function unknownEntries(
   { storage, codec, contents }: Repository,
@@ -121,7 +120,7 @@ function indexHidden(
 ): CodedError {
   const what = `index blob ${id} names content ${contentId} in pack ${packBlobId}`;
   const [compaction] = compactionsOf(state, lastEpochOf(id)).flat();
-  // Nothing took its place, so it is in force, and was not listed when the index was read.
+  // No compaction replaced it. So it is active, but was not listed when the index was read.
   if (!compaction) {
     const text = `${what}, but was not in the listing that the index was read from`;
     return indexRefusal('INDEX_INCOMPLETE', text);

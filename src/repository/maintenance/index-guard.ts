@@ -6,13 +6,11 @@ import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 
-/**
- * Below this share of what an earlier run counted, an index is taken for a part of itself. Our
- * choice.
- */
+/** An index with less than this share of an earlier count is taken for incomplete. Our choice. */
 const SHRUNK_SHARE = 0.5;
 /**
- * Small indexes may shrink by compactions alone: a content counts once for each blob that names it.
+ * Smaller counts are not checked: compactions alone may shrink them, because a content counts once
+ * for each blob that names it.
  */
 const ROWS_MIN = 64;
 const READS_AT_ONCE = 8;
@@ -20,14 +18,14 @@ const ADVICE =
   'nothing was deleted; run "longshore store check" and then maintenance again, and see INDEX_SHRUNK in docs/verify-repositories.md if the message comes back';
 
 /**
- * Deleting trusts the index, and the index comes from a listing that may be old, cut short, or
- * another one's.
+ * Refuses to delete. Deletion trusts the index, and its listing may be old, incomplete, or from
+ * another storage.
  */
 export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: string): CodedError {
   return new CodedError(code, `${what}; ${ADVICE}`);
 }
 
-/** Throws `INDEX_SHRUNK` when the index is much smaller than an earlier run found it. */
+/** Throws `INDEX_SHRUNK` if the index is much smaller than in an earlier run. */
 export function assertNotShrunk(rowCount: number, earlierRowCount: number | undefined): void {
   if (earlierRowCount === undefined || earlierRowCount < ROWS_MIN) return;
   if (rowCount >= earlierRowCount * SHRUNK_SHARE) return;
@@ -36,13 +34,13 @@ export function assertNotShrunk(rowCount: number, earlierRowCount: number | unde
 }
 
 /**
- * Checks, before unreferenced packs are deleted, that the index knows better places or a deletion
- * for all that they hold: an index that lacks some of its blobs makes packs look unreferenced that
- * are not. Packs of a session that never ended are nobody's, which its marker shows. Returns the
- * packs that may go; those whose end cannot be read may not, and those that another client has
- * deleted since they were listed need not. Throws `INDEX_INCOMPLETE`.
+ * Checks unreferenced packs before they are deleted: the index must have a newer entry for each of
+ * their contents. If index blobs are missing, packs in use look unreferenced. Packs of an
+ * unfinished session, which has a marker, need no check.
+ * Returns the packs that can be deleted. Omits packs with an unreadable local index, and packs that
+ * another client has deleted. Throws `INDEX_INCOMPLETE`.
  *
- * @param sessions those that a marker in the storage names
+ * @param sessions sessions with a marker in the storage
  */
 export async function accountFor(
   repository: Repository,
@@ -51,14 +49,14 @@ export async function accountFor(
   signal: AbortSignal,
 ): Promise<BlobMetadata[]> {
   const { storage, codec, logger } = repository;
-  // Indexes of format 1 forget deleted contents, so their absence means nothing.
+  // A format 1 index drops deleted contents, so a missing entry proves nothing.
   if (!repository.format.parameters.epochParameters.Enabled) return [...packs];
   const readable: BlobMetadata[] = [];
   const unknown: { pack: BlobMetadata; entry: IndexEntry }[] = [];
   await mapLimited(packs, READS_AT_ONCE, async (pack) => {
     signal.throwIfAborted();
     const session = sessionOfBlob(pack.id);
-    // Names without a session are from before 2021, and had no markers.
+    // Names without a session are from before 2021, when sessions had no markers.
     if (session === '' || sessions.has(session)) {
       readable.push(pack);
       return;
@@ -85,7 +83,7 @@ export async function accountFor(
   throw indexRefusal('INDEX_INCOMPLETE', text);
 }
 
-/** The first of a pack's entries that the index has neither a better place for nor a deletion. */
+/** The first of a pack's entries for which the index has neither a newer entry nor a deletion. */
 async function firstUnknown(
   { contents, storage }: Repository,
   entries: readonly IndexEntry[],
@@ -93,24 +91,24 @@ async function firstUnknown(
   for (const entry of entries) {
     const known = contents.findHidden(entry.contentId);
     if (known && comparePrecedence(known, entry) >= 0) continue;
-    // Stored twice in one moment, and named in the other pack alone: whoever wrote that let the
-    // last one count.
+    // The content was stored twice in the same second, and the index kept the entry of the other
+    // pack.
     const isTwin = known?.deleted === false && known.timestampSeconds === entry.timestampSeconds;
     if (!isTwin || !(await hasBlob(storage, blobId(known.packBlobId)))) return entry;
   }
   return undefined;
 }
 
-/** Another client's maintenance was quicker. */
+/** The pack was deleted by another client's maintenance. */
 function asGone(error: unknown): 'gone' {
   if (isCode(error, 'BLOB_NOT_FOUND')) return 'gone';
   throw error;
 }
 
 /**
- * The same for packs that were in use when the run began. Format 1 cannot explain them, so there
- * one is enough to refuse: somebody may have moved what it holds, and the next run sees that.
- * Throws `INDEX_INCOMPLETE`.
+ * {@link accountFor} for packs that were in use when the run began. In format 1, which cannot
+ * explain them, one such pack is an error. Its contents may have been moved, and the next run will
+ * see that. Throws `INDEX_INCOMPLETE`.
  */
 export async function accountForLost(
   repository: Repository,
@@ -128,8 +126,8 @@ export async function accountForLost(
 }
 
 /**
- * When the repository got its epochs; what was dropped before is not in the index any more. 0: it
- * always had them.
+ * When the repository got epochs, or 0 if it always had them. The index lacks contents that were
+ * dropped before.
  */
 export async function upgradeTime({ storage }: Repository): Promise<bigint> {
   for await (const { timestampNs } of storage.listBlobs(POISON_BLOB)) return timestampNs;

@@ -11,55 +11,57 @@ import { upgradeTime } from './index-guard.ts';
 import type { TaskContext } from './task.ts';
 
 /**
- * What a compaction may take from its listing to its put, and blobs that land meanwhile are not in
- * it. Our choice.
+ * Maximum time of a compaction from its listing to its put. Blobs put meanwhile are not in it. Our
+ * choice.
  */
 const COMPACTION_NS_MAX = HOUR_NS;
-/** What clocks of writers and of the storage may differ by. */
+/** Maximum clock difference between writers and the storage. */
 const CLOCKS_APART_NS = HOUR_NS;
-/** Entries that wait for an index, some 300 bytes each. Our choice. */
+/** Entries not yet in an index, about 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
 
-/** Index blobs that came after the compaction of their epoch and say more than the index does. */
+/**
+ * Index blobs that were put after the compaction of their epoch and have entries that the index
+ * lacks.
+ */
 export interface LateIndexes {
   /**
-   * What they say was written once more in this run. They stay until a later run finds it all in
-   * the index.
+   * Blobs whose entries were written again in this run. They stay until a later run finds all
+   * entries in the index.
    */
   readonly adopted: ReadonlySet<BlobId>;
-  /** They say nothing that is of use: packs that are gone, deletions of what is in use. */
+  /** Blobs without useful entries: only missing packs, and deletions of contents in use. */
   readonly spent: ReadonlySet<BlobId>;
 }
 
 export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
 
 /**
- * Which entries of late blobs are written anew. Quick maintenance takes only contents that the
- * index knows nothing of: that makes no pack lose its last entry, so that a full run may follow at
- * once.
+ * Entries of late blobs to write again. Quick maintenance takes only unknown contents. Then no pack
+ * loses its last entry, and a full run may follow at once.
  */
 export type AdoptedEntries = 'all' | 'unknown';
 
 /**
- * The plan names the late blobs; what of them is of use is found as they are read. A dry run makes
- * none.
+ * The plan names the late blobs. Useful entries are found when the blobs are read. Dry runs skip
+ * this.
  */
 export interface LateAdoption {
   readonly apply: () => Promise<LateIndexes>;
 }
 
-/** What is to be done with an entry of a late blob. */
+/** The decision about an entry of a late blob. */
 type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
 
 /**
- * An index blob may land after its epoch was compacted: a put that hangs for days, and its writer
- * dies before it can take the blob back. Nobody reads it then, here or in Kopia. Its entries are
- * written once more, into the epoch that is written now, as they are. That cannot hide anything:
- * the newest entry of a content counts, and with epochs none is ever dropped from the index, so
- * that an entry which the index lacks was never undone. Entries whose pack is gone stay out, and so
- * do deletions of contents in use: backups rely on those, and the next collection decides anew.
- * Manifests that are older than the deletions which merges keep come in as deleted, and so do
- * merges of manifests: clients of Kopia keep no deletions.
+ * Finds index blobs put after their epoch was compacted: a put can hang for days, and its writer
+ * can die before it deletes the blob. Longshore and Kopia do not read such a blob.
+ * Its entries are written again, unchanged, into the current epoch. This hides nothing, because the
+ * newest entry of a content wins. With epochs the index never drops entries, so an entry that it
+ * lacks was never undone.
+ * Skips entries whose pack is missing. Skips deletions of contents in use: backups rely on them,
+ * and the next collection decides again. Manifests older than the deletions kept by merges are
+ * added as deleted. So are merges of manifests, because Kopia clients keep no deletions.
  */
 export async function planLateAdoption(
   context: TaskContext,
@@ -84,7 +86,7 @@ async function adopt(
     try {
       await adoption.take(blob);
     } catch (error) {
-      // What nobody can read names nothing; one that is gone was taken back by its writer.
+      // An unreadable blob names nothing. A missing blob was deleted by its writer.
       if (!isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX', 'BLOB_NOT_FOUND')) throw error;
       logger.warn({ blobId: blob.id, error: error.message }, 'a late index blob cannot be read');
     }
@@ -93,27 +95,26 @@ async function adopt(
   return adoption;
 }
 
-/** Those whose marker is there: they run, or were killed before their flush returned. */
+/** Sessions with a marker: still running, or killed before their flush returned. */
 async function unfinishedSessions(storage: BlobStorage): Promise<Set<string>> {
   const sessions = new Set<string>();
   for await (const { id } of storage.listBlobs('s')) sessions.add(sessionOfBlob(id));
-  // Names of before 2021 tell none.
+  // Blob names from before 2021 have no session.
   sessions.delete('');
   return sessions;
 }
 
 /**
- * What writers put into epochs after those were compacted, by the storage's clock. Its times may be
- * older than the blobs: a file has that of its last write, and comes by a rename that may hang
- * after it. So what belongs to a session that never ended counts too: a writer takes its marker
- * away after it has seen that its index blobs came in time.
+ * Index blobs put after the compaction of their epoch, by the storage's clock. A blob's time may be
+ * too old: a file keeps the time of its last write, and its rename may hang. So blobs of unfinished
+ * sessions count too. A writer deletes its marker only after its index blobs arrived in time.
  */
 function findLate(state: EpochState, unfinished: ReadonlySet<string>): BlobMetadata[] {
   const late: BlobMetadata[] = [];
   for (const [epoch, blobs] of state.written) {
     const times = compactionsOf(state, epoch).map(newestOf);
     if (times.length === 0) continue;
-    // A range made of the compaction came later, and lacks the same.
+    // Use the oldest. A later range is made from the compaction, so it lacks the same entries.
     const replacedNs = times.reduce((a, b) => (a < b ? a : b));
     for (const blob of blobs) {
       const isYoung = blob.timestampNs > replacedNs - COMPACTION_NS_MAX;
@@ -126,7 +127,7 @@ function findLate(state: EpochState, unfinished: ReadonlySet<string>): BlobMetad
 const newestOf = (blobs: readonly BlobMetadata[]): Nanoseconds =>
   blobs.reduce((max, { timestampNs }) => (timestampNs > max ? timestampNs : max), 0n);
 
-/** The same content, deleted a moment after it was written. */
+/** The same content, deleted one second after it was written. */
 const buried = (entry: IndexEntry): IndexEntry => ({
   ...entry,
   deleted: true,
@@ -134,8 +135,8 @@ const buried = (entry: IndexEntry): IndexEntry => ({
 });
 
 /**
- * Whoever merges the contents of manifests marks those deleted in the same index blob, in Kopia
- * too.
+ * Whether the body deletes manifest contents: a merge of manifests does so in its own index blob,
+ * also in Kopia.
  */
 function deletesManifests(body: IndexBody): boolean {
   const first = 'm'.charCodeAt(0);
@@ -152,10 +153,10 @@ class Adoption implements LateIndexes {
   readonly #context: TaskContext;
   readonly #what: AdoptedEntries;
   readonly #upgradedNs: Nanoseconds;
-  /** Their lengths; undefined for those that are gone. */
+  /** Pack lengths. Undefined for missing packs. */
   readonly #packs = new Map<string, number | undefined>();
   #waiting = 0;
-  /** Whether the body at hand brings a merge of manifests. */
+  /** Whether the current body has a merge of manifests. */
   #isMerge = false;
 
   constructor(context: TaskContext, what: AdoptedEntries, upgradedNs: Nanoseconds) {
@@ -196,36 +197,35 @@ class Adoption implements LateIndexes {
   }
 
   /**
-   * Manifests of long ago: merges have forgotten since then which of them were deleted. Their
-   * writer died before anybody was told that they are there, so they come in as deleted, which
-   * explains their pack.
+   * Whether this is an old manifest. Merges may since have dropped the deletion of such a manifest.
+   * Its writer died before any client learned of it, so it is added as deleted, which explains its
+   * pack.
    */
   #isForgotten({ contentId, timestampSeconds }: IndexEntry): boolean {
     if (prefixOf(contentId) !== 'm') return false;
     const known = this.#known(contentId);
     if (known && !known.deleted) return false;
-    // What it merged was durable, and what became of that since then is in the index.
+    // The merge's inputs were durable, and the index has all their later changes.
     if (this.#isMerge) return true;
     const ageNs = this.#context.startNs - BigInt(timestampSeconds) * SECOND_NS;
     return ageNs >= DELETIONS_KEPT_NS - CLOCKS_APART_NS;
   }
 
-  /** What was adopted a moment ago is newer than what the index says. */
+  /** Entries adopted in this session are newer than the index. */
   #known(id: ContentId): IndexEntry | undefined {
     const { contents } = this.#context.repository;
     return contents.session.find(id) ?? contents.findHidden(id);
   }
 
-  /** Undefined: it depends on the pack. */
+  /** Undefined if the pack decides. */
   #judge(entry: IndexEntry): Verdict | undefined {
     const { contents } = this.#context.repository;
     if (isHidden(entry, contents.watermarkSeconds)) return 'known';
     const known = this.#known(entry.contentId);
     if (known && comparePrecedence(known, entry) >= 0) return 'known';
-    // Whoever found it in use since then was right to rely on it, and its mark is older than all
-    // margins.
+    // A client may rely on the content in use, and this deletion is older than all safety margins.
     if (entry.deleted && known && !known.deleted) return 'spent';
-    // Before it had epochs the index forgot what was deleted.
+    // Before the upgrade to epochs, the index dropped deleted contents.
     if (BigInt(entry.timestampSeconds) * SECOND_NS <= this.#upgradedNs) return 'refuse';
     const isUnknown = !known && !entry.deleted && !this.#isForgotten(entry);
     return this.#what === 'all' || isUnknown ? undefined : 'refuse';
@@ -237,7 +237,7 @@ class Adoption implements LateIndexes {
     return (this.#packs.get(packBlobId) ?? 0) >= packOffset + packedLength ? 'adopt' : 'spent';
   }
 
-  /** Asked for by name: a listing may be old. */
+  /** Look up the pack by name, because a listing may be old. */
   async #packLength(pack: string): Promise<number | undefined> {
     try {
       return (await this.#context.repository.storage.getMetadata(blobId(pack))).lengthBytes;

@@ -20,7 +20,7 @@ import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 const COMPACT_AT = 8;
 const VERY_SMALL_SHARE = 20;
 const SUFFIX_BYTES = 32;
-/** What the blobs being merged may take; more goes to scratch files. */
+/** Memory for the blobs being merged. More goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
 
 export interface LegacyCompactionOptions {
@@ -30,8 +30,8 @@ export interface LegacyCompactionOptions {
 }
 
 /**
- * Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones are
- * deleted.
+ * Merges the `n` blobs of format 1. Puts one output, then a log of the replaced blobs, then deletes
+ * those.
  */
 export async function planLegacyCompaction(
   context: TaskContext,
@@ -55,17 +55,14 @@ export async function planLegacyCompaction(
         const output = await writeMerged(repository, inputs, dropBefore);
         await putLog(context, inputs, output);
       }
-      // By the logs that are there by now, the one of this run among them.
+      // Uses all logs that exist now, including this run's log.
       await deleteSuperseded(context);
       return stats;
     },
   };
 }
 
-/**
- * Puts what the inputs hold, less what is dropped: as one blob, or none. Throws
- * `COMPACTION_MISMATCH`.
- */
+/** Puts the kept entries of the inputs as one blob, or none. Throws `COMPACTION_MISMATCH`. */
 async function writeMerged(
   { storage, codec, format, random }: Repository,
   inputs: readonly BlobMetadata[],
@@ -77,7 +74,7 @@ async function writeMerged(
   };
   const isKept = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
     !deleted || dropBeforeNs === undefined || timestampSeconds >= unixSeconds(dropBeforeNs);
-  // As for readers, in rows and scratch files: as entries the contents of an old repository fill no
+  // Uses rows and scratch files, because all entries of an old repository might not fit into
   // memory.
   const index = new CommittedIndex(INDEX_MEMORY_BYTES, -1, { onSuperseded: drop });
   const kept: Iterable<IndexEntry> = {
@@ -146,9 +143,9 @@ async function putLog(
 }
 
 /**
- * Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. And
- * the log that made an input before that input goes: without its output it would not count, and its
- * own inputs would be in force again.
+ * Deletes inputs before their log, because inputs without a log would be active again. Deletes the
+ * log that made an input before that input. Without its output that log would not count, and its
+ * own inputs would be active again.
  */
 async function deleteSuperseded({ repository, safety }: TaskContext): Promise<void> {
   const { storage, codec } = repository;
@@ -165,8 +162,8 @@ async function deleteSuperseded({ repository, safety }: TaskContext): Promise<vo
 }
 
 /**
- * In an order in which the log that made a blob comes before the log that took it. The way down is
- * kept in a list: years of compactions without a clean-up make a chain that is longer than the
+ * Sorts logs: the log that made a blob comes before the log that took it as input. Uses a list
+ * instead of recursion, because years of compactions without clean-up form a chain longer than the
  * stack.
  */
 export function makersFirst(logs: readonly CompactionLog[]): CompactionLog[] {

@@ -3,10 +3,7 @@ import { CodedError } from '../../base/index.ts';
 import type { Manifest, ManifestId } from '../manifest/manifest-manager.ts';
 import { type Client, clientName, type Repository } from '../repository.ts';
 
-/**
- * An int64 of Go's: durations from 104 days on are bigint, so that they are written back digit by
- * digit.
- */
+/** A Go int64. Durations from 104 days on are bigint, so that all digits are written back. */
 const long = z.union([z.number(), z.bigint()]);
 
 const cycle = z.looseObject({
@@ -14,7 +11,7 @@ const cycle = z.looseObject({
   interval: long.optional().default(0),
 });
 
-/** The manifest of type `maintenance`: who runs it and how often. Durations are nanoseconds. */
+/** The manifest of type `maintenance`: owner and intervals. Durations are in nanoseconds. */
 const schema = z.looseObject({
   owner: z.string().optional().default(''),
   quick: cycle.prefault({}),
@@ -47,9 +44,7 @@ export function defaultParameters(owner: Client): MaintenanceParameters {
 
 const LABELS = { type: 'maintenance' };
 
-/**
- * Undefined in repositories that nobody has set up for maintenance. Throws `DAMAGED_MAINTENANCE`.
- */
+/** Undefined if maintenance was never set up. Throws `DAMAGED_MAINTENANCE`. */
 export async function loadMaintenanceParameters(
   repository: Repository,
 ): Promise<MaintenanceParameters | undefined> {
@@ -65,7 +60,7 @@ function parseParameters(data: unknown): MaintenanceParameters {
   });
 }
 
-/** Replaces the parameters; durable after a flush. */
+/** Replaces the parameters. Durable after a flush. */
 export async function putMaintenanceParameters(
   repository: Repository,
   parameters: MaintenanceParameters,
@@ -75,11 +70,11 @@ export async function putMaintenanceParameters(
 }
 
 /**
- * Makes this client the owner where nobody is: a creation that was stopped half way names none, and
- * then every client would take itself for the owner. The claim is made durable and read back.
- * Whoever then sees a claim of somebody else takes its own back, so that of several at the same
- * time one goes on at most; parameters without an owner stay until then, for all may take theirs
- * back. Throws `NOT_MAINTENANCE_OWNER`.
+ * Makes this client the owner of maintenance if there is none. (An interrupted creation leaves no
+ * owner, and every client would think it is the owner.) Puts a claim, flushes and reads back. A
+ * client that sees another claim removes its own, so at most one of several clients continues.
+ * Parameters without an owner stay until then, because all clients may remove their claims. Throws
+ * `NOT_MAINTENANCE_OWNER`.
  */
 export async function claimMaintenance(
   repository: Repository,

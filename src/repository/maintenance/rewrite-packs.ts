@@ -6,28 +6,25 @@ import type { Repository } from '../repository.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 /**
- * Packs filled less than this share are short (Kopia: content_rewrite.go,
- * shortPackThresholdPercent).
+ * Packs filled below this share are short (Kopia: content_rewrite.go, shortPackThresholdPercent).
  */
 const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;
-/**
- * Entries of short packs in memory, and of new ones that wait for an index: some 350 bytes each.
- */
+/** Entries of short packs in memory, and new entries not yet in an index, about 350 bytes each. */
 const ENTRIES_AT_ONCE = 200_000;
 
 export interface RewriteOptions {
-  /** Deleted entries that this run drops next; Kopia copies them once more before. */
+  /** Deleted entries that this run drops next. They are not copied. (Kopia copies them first.) */
   readonly isDropped?: (entry: IndexEntry) => boolean;
   /** Tests lower it. */
   readonly entriesAtOnce?: number;
 }
 
 /**
- * Writes the contents of short packs again, together; the old packs then belong to nobody. The plan
- * holds the names of the packs. Their entries are looked up some packs at a time, and counted on
- * the way.
+ * Plans to rewrite the contents of short packs into full packs. The old packs are then
+ * unreferenced. The plan holds pack names. Entries are looked up for some packs at a time, and
+ * counted.
  */
 export function planPackRewrite(
   context: TaskContext,
@@ -75,8 +72,8 @@ export function planPackRewrite(
         for (const { packedLength } of old) rewritten.add(packedLength);
         const { durableBytes, durableEntries } = repository.contents.session;
         if (durableBytes >= FLUSH_BYTES) await repository.contents.flush();
-        // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open:
-        // it would be a short one again.
+        // Half a gigabyte may hold millions of tiny contents. A checkpoint keeps the current pack
+        // open, so that it does not become short.
         else if (durableEntries >= entriesAtOnce) await repository.contents.checkpoint();
       }
       await repository.contents.flush();
@@ -96,8 +93,8 @@ class Counter {
 }
 
 /**
- * Short packs and how many contents they hold; those with as many as a pack may have are none. One
- * of a letter alone stays: rewriting it would only make another.
+ * Short packs with their content counts. A pack with at least 60 % of the maximum content count is
+ * not short. A single short pack of a letter is skipped, because rewriting it would create another.
  */
 function findShortPacks({ contents }: Repository, letters: readonly string[]): Map<string, number> {
   const packs = new Map<string, { bytes: number; count: number }>();
@@ -124,9 +121,9 @@ function findShortPacks({ contents }: Repository, letters: readonly string[]): M
 }
 
 /**
- * The entries of each pack. Some packs at a time, since all entries of a large repository would not
- * fit into memory; collected before any is rewritten, since the index must not change under the
- * iteration.
+ * The entries of each pack. Collects some packs at a time, because all entries of a large
+ * repository do not fit into memory. Collects before the rewrite, because the index must not change
+ * during the iteration.
  */
 function* entriesOf(
   { contents }: Repository,
@@ -147,8 +144,8 @@ function* entriesOf(
 }
 
 /**
- * The sealed bytes are copied as they are: key and IV depend on the content's hash alone. Each is
- * opened first, so that damage does not move on.
+ * Copies the sealed bytes unchanged: key and IV depend only on the content's hash. Each content is
+ * opened first, so that damage is not copied.
  */
 async function rewritePack(
   repository: Repository,
@@ -156,8 +153,8 @@ async function rewritePack(
   named: readonly IndexEntry[],
 ): Promise<void> {
   const { contents, storage } = repository;
-  // Of early versions there are bodies that name a content twice; one of its packs may have gone
-  // since. What a verification has found damaged stays where it is until a backup stores it again.
+  // Bodies of early versions may name a content twice, and one of its packs may be missing.
+  // Contents that a verification found damaged stay until a backup stores them again.
   const entries = named.filter(
     (entry) =>
       contents.find(entry.contentId)?.packBlobId === packBlobId && !contents.damaged.has(entry),
@@ -173,9 +170,9 @@ async function rewritePack(
       lengthBytes: last.packOffset + last.packedLength - start,
     });
   } catch (error) {
-    // What is marked deleted and has gone already needs no copy.
+    // If all contents are deleted and the pack is missing, there is nothing to copy.
     if (isCode(error, 'BLOB_NOT_FOUND') && entries.every(({ deleted }) => deleted)) return;
-    // Asked for one content, the manager says which one is damaged and where.
+    // Read singly, because getPacked() reports which content is damaged and where.
     for (const entry of entries) await contents.getPacked(entry);
     throw error;
   }
@@ -185,7 +182,7 @@ async function rewritePack(
       entry,
       bytes.subarray(from, from + entry.packedLength),
     );
-    // Somebody may have rewritten or undeleted it meanwhile.
+    // The content may have been rewritten or undeleted meanwhile.
     if (contents.find(entry.contentId)?.packBlobId !== packBlobId) continue;
     const { packedLength, compressionHeaderId } = entry;
     const content = { ...entry, timestampSeconds: contents.timestampAfter(entry) };

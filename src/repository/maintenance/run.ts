@@ -23,32 +23,32 @@ export type MaintenanceMode = 'auto' | 'quick' | 'full';
 export interface MaintenanceOptions {
   readonly mode: MaintenanceMode;
   readonly safety: SafetyLevel;
-  /** Also when another client owns maintenance. */
+  /** Run even if another client owns maintenance. */
   readonly force: boolean;
-  /** Only say what would be done. */
+  /** Only report the work to do. */
   readonly dryRun: boolean;
   readonly signal: AbortSignal;
   readonly logger: Logger;
-  /** Filled as tasks go on. */
+  /** Updated as tasks run. */
   readonly progress?: TaskProgress | undefined;
-  /** What the scratch directory has left; tests say it. */
+  /** Free scratch space. Tests replace it. */
   readonly freeScratchBytes?: () => number;
-  /** Plans to mark what no snapshot reaches; snapshots lie above this layer. */
+  /** Plans to mark contents that no snapshot reaches. Snapshots are above this layer. */
   readonly collectGarbage: PlanTask;
 }
 
 export interface MaintenanceReport {
-  /** `none`: nothing was due. */
+  /** `none` means that nothing was due. */
   readonly mode: 'none' | 'quick' | 'full';
   readonly dryRun: boolean;
   readonly tasks: TaskReport[];
 }
 
 /**
- * Runs the cycle that is due or asked for. Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`,
- * `EPOCH_IMPLAUSIBLE`, `SCRATCH_FULL`. Refuses with `INDEX_UNREADABLE`, `DAMAGED_BLOB`,
- * `INDEX_SHRUNK`, `INDEX_INCOMPLETE` or `INDEX_HIDDEN` if contents in use may look unused. Throws
- * the failures of tasks too; the schedule keeps them.
+ * Runs the due or requested cycle. Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`,
+ * `EPOCH_IMPLAUSIBLE`, `SCRATCH_FULL`. Throws `INDEX_UNREADABLE`, `DAMAGED_BLOB`, `INDEX_SHRUNK`,
+ * `INDEX_INCOMPLETE` or `INDEX_HIDDEN` if contents in use may look unused. Also throws failures of
+ * tasks, which the schedule records.
  */
 export async function runMaintenance(
   repository: Repository,
@@ -72,14 +72,14 @@ async function run(
     owner: '',
   };
   assertOwner(repository, parameters, options);
-  // Contents and snapshots that only an unreadable blob names would look unused.
+  // Contents and snapshots named only by an unreadable blob would look unused.
   repository.contents.requireIndex('all of it');
   await repository.manifests.requireAll(true);
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
   const { scratchBytesMax, scratchBytesBesideMarksMax } = repository.contents;
-  // The garbage collection of a full run holds marks while the index is read anew, and again.
+  // In a full run, garbage collection holds marks while the index is read again, several times.
   const scratchBytes = mode === 'full' ? scratchBytesBesideMarksMax : scratchBytesMax;
   if (scratchBytes > 0) {
     assertScratchRoom(scratchBytes, (options.freeScratchBytes ?? freeScratchBytes)());
@@ -96,11 +96,11 @@ async function run(
     : await announce(repository, parameters, schedule, mode);
   await repository.contents.refresh();
   repository.manifests.invalidate();
-  // What is known to be damaged is not moved, and keeps nobody from the rest.
+  // Known damage is not moved, and does not stop the work on other contents.
   repository.contents.damaged.addAll((await loadVerification(repository)).damaged);
-  // Before the collection marks what an index without its newest blobs does not reach.
+  // Check before the collection. With missing index blobs, it would mark contents in use.
   assertNotShrunk(repository.contents.rowCount, countedRows(repository, schedule));
-  // Merges the contents of manifests when they are many.
+  // Merges manifest contents if there are many.
   if (!options.dryRun) await repository.flush();
   const { dryRun, signal, logger, progress } = options;
   const safety = SAFETY[options.safety];
@@ -111,17 +111,14 @@ async function run(
   return { mode, dryRun: options.dryRun, tasks: cycle.reports };
 }
 
-/** Index entries of deletions take some 50 bytes for each content. */
+/** An index entry of a deletion takes about 50 bytes. */
 const RESERVE_BYTES_PER_CONTENT = 64;
 const RESERVE_BYTES_MIN = 512 << 10;
 const RESERVE_BYTES_MAX = 64 << 20;
 
-/**
- * Keeps as much room in the storage as it takes to delete all contents, so that a full one can be
- * freed.
- */
+/** Reserves enough storage to delete all contents, so that space can be freed on a full storage. */
 export async function keepReserveOf({ storage, contents, format }: Repository): Promise<void> {
-  // Locked blobs cannot be freed.
+  // Locked blobs cannot be deleted.
   if (format.retention) return;
   const bytes = contents.contentCount * RESERVE_BYTES_PER_CONTENT;
   await keepReserve(storage, Math.min(RESERVE_BYTES_MAX, Math.max(RESERVE_BYTES_MIN, bytes)));
@@ -144,12 +141,12 @@ function chooseMode(
 ): 'none' | 'quick' | 'full' {
   if (asked !== 'auto') return asked;
   const { nextFullNs, nextQuickNs } = schedule;
-  // Further away than an interval: booked while the clock was ahead.
+  // Due, or further away than one interval because it was booked while the clock was ahead.
   const isDue = (nextNs: Nanoseconds, interval: number | bigint): boolean =>
     nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
-  // A full run books both from the same moment. One that is further away than that was paused by
-  // Kopia's `maintenance set`, unless a run from when the clock was ahead explains it, and quick
-  // ones have moved the other booking since.
+  // A full run books both next runs from the same moment. If the next full run is further away,
+  // Kopia's `maintenance set` paused it. Exception: the clock was ahead when it was booked, and
+  // quick runs have moved the other booking since.
   const apartNs = BigInt(full.interval) - BigInt(quick.interval);
   const bookedNs = nextFullNs - BigInt(full.interval) - CLOCK_SKEW_NS_MAX;
   const isOfRun = [...schedule.runs.values()].some((runs) =>
@@ -164,9 +161,8 @@ function chooseMode(
 }
 
 /**
- * Books the next runs, and learns the storage's time from the blob that says so. A run that cannot
- * begin is none: the booking before it comes back, so that nobody whose clock is right waits for
- * the next one.
+ * Books the next runs, and returns the storage's time from the booking's blob. If the run cannot
+ * start, restores the previous booking, so that a client with the right clock need not wait.
  */
 async function announce(
   repository: Repository,
@@ -183,13 +179,13 @@ async function announce(
     return await storageTime(repository, now);
   } catch (error) {
     Object.assign(schedule, { nextQuickNs, nextFullNs });
-    // The failure itself matters more than a booking that stays.
+    // Report the first failure, even if the booking stays.
     await putSchedule(repository, schedule).catch(() => undefined);
     throw error;
   }
 }
 
-/** By the storage's clock: that is what maintenance calls its start. Throws `CLOCK_SKEW`. */
+/** The storage's time, which maintenance uses as its start. Throws `CLOCK_SKEW`. */
 async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<Nanoseconds> {
   const { timestampNs } = await storage.getMetadata(SCHEDULE_BLOB);
   assertSameTime(now, timestampNs);
@@ -197,8 +193,8 @@ async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<N
 }
 
 /**
- * Before a claim: an owner whose clock is wrong cannot begin, and everybody else would leave it to
- * that one. Throws `CLOCK_SKEW`.
+ * Checks the clock before a claim. An owner with a wrong clock cannot run, and other clients would
+ * leave maintenance to it. Throws `CLOCK_SKEW`.
  */
 async function assertClockRight({ contents, clock }: Repository): Promise<void> {
   const now = clock.nowNs();

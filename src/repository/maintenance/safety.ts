@@ -1,9 +1,6 @@
 import { HOUR_NS, type Nanoseconds } from '../../base/index.ts';
 
-/**
- * How long things must have been as they are before maintenance acts on it (Kopia:
- * maintenance_safety.go).
- */
+/** Minimum ages and delays before maintenance acts (Kopia: maintenance_safety.go). */
 export interface SafetyParameters {
   readonly packDeleteMinAgeNs: Nanoseconds;
   readonly dropContentExtraMarginNs: Nanoseconds;
@@ -18,7 +15,7 @@ export interface SafetyParameters {
 
 export type SafetyLevel = 'full' | 'none';
 
-/** `none` is right only where nobody else uses the repository meanwhile. */
+/** Use `none` only if no other client uses the repository meanwhile. */
 export const SAFETY: Record<SafetyLevel, SafetyParameters> = {
   full: {
     packDeleteMinAgeNs: 24n * HOUR_NS,

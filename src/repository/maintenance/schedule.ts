@@ -18,7 +18,7 @@ const AAD = Buffer.from('maintenance');
 const PURPOSE = 'maintenance schedule';
 /** Kopia: repo/maintenance/maintenance_schedule.go. */
 const RUNS_MAX = 50;
-/** 50 runs of some 20 tasks, with their statistics: 0.5 MiB. */
+/** 50 runs of about 20 tasks with statistics take 0.5 MiB. */
 const SCHEDULE_BYTES_MAX = 16 << 20;
 
 export interface TaskRun {
@@ -29,7 +29,7 @@ export interface TaskRun {
   readonly extra?: unknown;
 }
 
-/** When maintenance is due and how its tasks went; newest run first. */
+/** When maintenance is due, and the results of its tasks, newest first. */
 export interface Schedule {
   nextFullNs: Nanoseconds;
   nextQuickNs: Nanoseconds;
@@ -55,7 +55,7 @@ function scheduleKey({ format }: Repository): Uint8Array {
   return derivePurposeKey(secret, uniqueId, PURPOSE);
 }
 
-/** An absent blob is an empty schedule: everything is due. Throws `DAMAGED_BLOB`. */
+/** If the blob is missing, the schedule is empty and everything is due. Throws `DAMAGED_BLOB`. */
 export async function loadSchedule(repository: Repository): Promise<Schedule> {
   let sealed: Uint8Array;
   try {

@@ -2,35 +2,35 @@ import type { Logger, Nanoseconds } from '../../base/index.ts';
 import type { Repository } from '../repository.ts';
 import type { SafetyParameters } from './safety.ts';
 
-/** How far the task is that runs; read it whenever you like. */
+/** Progress of the running task. Read it at any time. */
 export class TaskProgress {
   task = '';
-  /** What is counted, in the plural. */
+  /** The counted items, in the plural. */
   noun = 'steps';
   done = 0;
-  /** Undefined where it is not known before. */
+  /** Undefined if not known in advance. */
   total: number | undefined;
 
-  /** Another task, or the next part of one, begins. */
+  /** Starts a task, or the next part of a task. */
   begin(task: string, noun = 'steps', total?: number): void {
     Object.assign(this, { task, noun, done: 0, total });
   }
 }
 
-/** What every task gets. */
+/** The input of every task. */
 export interface TaskContext {
   readonly repository: Repository;
   readonly safety: SafetyParameters;
-  /** The storage's clock when this run began: younger blobs are not looked at. */
+  /** The storage's clock at the start of this run. Younger blobs are ignored. */
   readonly startNs: Nanoseconds;
   readonly signal: AbortSignal;
   readonly logger: Logger;
   readonly progress?: TaskProgress | undefined;
 }
 
-/** Counters of one task under Kopia's names, for the schedule and for people. */
+/** Statistics of a task under Kopia's names, for the schedule and for users. */
 export interface TaskStats {
-  /** Kopia's kind of the statistics, e.g. `snapshotGCStats`. */
+  /** Kopia's name of the statistics, for example `snapshotGCStats`. */
   readonly kind: string;
   readonly data: Readonly<Record<string, number | boolean | string>>;
 }
@@ -38,19 +38,18 @@ export interface TaskStats {
 type Outcome = TaskStats | undefined;
 
 /**
- * What a task is about to do. Making a plan and counting it only read. Other clients go on working
- * meanwhile, so what must be read right before something is deleted or replaced is read by `apply`.
- * A plan names blobs; contents, of which there may be too many to hold, are looked up in the index
- * on the way.
+ * The planned work of a task. Planning and counting only read. Other clients continue meanwhile, so
+ * `apply` reads again before it deletes or replaces anything. A plan holds blob names, and looks up
+ * contents while it runs, because they may not fit into memory.
  */
 export interface TaskPlan {
-  /** What it would do, for a dry run. A plan is either counted or applied, and only once. */
+  /** Counts the work, for a dry run. Call either `count` or `apply`, and only once. */
   readonly count: () => Outcome | Promise<Outcome>;
-  /** Does it, and tells what was done. */
+  /** Does the work and returns statistics of it. */
   readonly apply: () => Promise<Outcome>;
 }
 
-/** Undefined where there is nothing to do and nothing to report. */
+/** Returns undefined if there is nothing to do or report. */
 export type PlanTask = (
   context: TaskContext,
 ) => TaskPlan | undefined | Promise<TaskPlan | undefined>;

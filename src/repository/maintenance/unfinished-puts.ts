@@ -2,14 +2,16 @@ import { HOUR_NS, messageOf } from '../../base/index.ts';
 import type { UnfinishedPutsOptions } from '../../blob/index.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/** Our choice: a put takes seconds; one that hangs at a file server may go on after a weekend. */
+/**
+ * Our choice: a put takes seconds, but a put that hangs at a file server may continue after a
+ * weekend.
+ */
 const UNFINISHED_AGE_NS = 7n * 24n * HOUR_NS;
 
 /**
- * Removes what puts that were killed left in the storage; Kopia never does. No statistics where
- * nothing was found. What cannot be removed takes room and does no other harm: a warning is logged,
- * and maintenance goes on. The storage looks and removes in one go, so the plan is no more than the
- * time before which.
+ * Removes the remains of killed puts from the storage. Kopia never does. Returns no statistics if
+ * there are none. Remains only take space, so a failure is logged and maintenance continues. The
+ * storage finds and removes in one step, so the plan holds only a time limit.
  */
 export function planUnfinishedPutCleanup(context: TaskContext): TaskPlan {
   const beforeNs = context.startNs - UNFINISHED_AGE_NS;

@@ -7,25 +7,25 @@ import type { ManifestId } from '../manifest/manifest-manager.ts';
 import { parseObjectId } from '../object/object-id.ts';
 import type { Repository } from '../repository.ts';
 
-/** Kopia keeps manifests of types that it does not know. */
+/** Kopia keeps manifests of unknown types. */
 const LABELS = { type: 'longshore-lost-manifests' };
-/** A merge misses lists that other clients wrote a moment before. Our choice. */
+/** A merge misses lists that other clients wrote shortly before. Our choice. */
 const UNSEEN_SECONDS = 3600;
 
 export interface LostManifests {
-  /** Contents with snapshots and policies that cannot be read any more. */
+  /** Unreadable contents with snapshots and policies. */
   readonly lostManifests: readonly { contentId: string; blobId: string; message: string }[];
-  /** Lists that an earlier repair gave up and that can be read again. */
+  /** Lists that an earlier repair gave up and that are readable again. */
   readonly returnedManifests: number;
-  /** Lists that only their packs named. */
+  /** Lists named only by their packs. */
   readonly recoveredManifests: number;
 }
 
 export interface RepairManifestsOptions {
   readonly dryRun: boolean;
-  /** Lists of manifests that the index does not know, as their packs name them. */
+  /** Manifest lists that the index lacks, from the packs' local indexes. */
   readonly unknown: readonly IndexEntry[];
-  /** What packs tell of deletions. */
+  /** Deletions from the packs' local indexes. */
   readonly marks: ReadonlyMap<ContentId, IndexEntry>;
   readonly known: (id: ContentId) => IndexEntry | undefined;
   readonly add: (entries: readonly IndexEntry[]) => Promise<void>;
@@ -44,9 +44,9 @@ const entrySchema = z.object({
 const recordSchema = z.object({ version: z.literal(1), contents: z.array(entrySchema) });
 
 /**
- * Adds lists of manifests that only their packs name. Lists that a merge replaced stay deleted:
- * their snapshots may be deleted since, and merges forget deletions. Unreadable lists are marked
- * deleted, so that clients go on without them. A note lets a later repair take them back.
+ * Adds manifest lists that only their packs name. Lists replaced by a merge stay deleted: their
+ * snapshots may have been deleted since, and merges drop deletions. Unreadable lists are marked as
+ * deleted, so that clients continue without them. A note lets a later repair restore them.
  */
 export async function repairManifests(
   repository: Repository,
@@ -94,7 +94,7 @@ export async function repairManifests(
   };
 }
 
-/** Decides which unknown lists come back, and which are deleted. */
+/** Decides which unknown lists are added, and which are added as deleted. */
 async function judgeAll(
   repository: Repository,
   { unknown, marks, known }: RepairManifestsOptions,
@@ -102,7 +102,7 @@ async function judgeAll(
 ): Promise<IndexEntry[]> {
   let mergedSeconds = 0;
   const note = ({ contentId, deleted, timestampSeconds }: IndexEntry): void => {
-    // Lists that a repair gave up were not merged.
+    // Lists given up by a repair were not merged.
     if (deleted && !gaveUp.has(contentId))
       mergedSeconds = Math.max(mergedSeconds, timestampSeconds);
   };
@@ -119,7 +119,10 @@ async function judgeAll(
   return judged;
 }
 
-/** A list whose snapshots have all lost their roots was merged and forgotten long ago. */
+/**
+ * Whether the list may be current. If all its snapshots have lost their roots, it was merged and
+ * dropped long ago.
+ */
 async function isOfUse(
   repository: Repository,
   entry: IndexEntry,
@@ -131,7 +134,7 @@ async function isOfUse(
   return roots.length === 0 || roots.some((id) => known(id) !== undefined);
 }
 
-/** Undefined if it cannot be read. */
+/** Undefined if unreadable. */
 async function readManifests(
   { contents }: Repository,
   entry: IndexEntry,

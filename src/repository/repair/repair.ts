@@ -19,25 +19,22 @@ import { encodeIndex } from '../index/index-writer.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import { type LostManifests, repairManifests } from './repair-manifests.ts';
 
-/**
- * Prefix of damaged index blobs that were put aside. Kopia and Longshore list no blobs under it.
- */
+/** Prefix of damaged index blobs that were moved away. Kopia and Longshore do not list it. */
 export const ASIDE = 'damaged-';
 const READS_AT_ONCE = 8;
-/** Entries between two flushes, some 300 bytes each. Our choice. */
+/** Entries between two flushes, about 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
-/** Memory for the remaining index; more goes to scratch files. */
+/** Memory for the remaining index. More goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
 /**
- * Longer blobs are put aside in memory, so this is a limit for them. Kopia makes shards of up to
- * 800 MB.
+ * Maximum size of a moved blob, because it is copied in memory. Kopia makes shards of up to 800 MB.
  */
 const ASIDE_BYTES_MAX = 2 ** 30;
-/** Epochs without an index that are filled. More than that were made up. Our choice. */
+/** Maximum epochs to fill. A higher number means forged epochs. Our choice. */
 const FILLED_EPOCHS_MAX = 10_000;
 
 export interface RepairOptions {
-  /** Count only. */
+  /** Only count. */
   readonly dryRun: boolean;
   readonly signal: AbortSignal;
   readonly logger: Logger;
@@ -45,24 +42,24 @@ export interface RepairOptions {
 
 export interface RepairReport extends LostManifests {
   readonly dryRun: boolean;
-  /** Index blobs that cannot be read, and where each was put. */
+  /** Unreadable index blobs, and their new names. */
   readonly damagedIndexes: readonly { id: string; message: string; movedTo: string | undefined }[];
   /** Packs without a readable index blob, and their contents. */
   readonly recoveredPacks: number;
   readonly recoveredContents: number;
-  /** Entries of readable index blobs that no longer counted without the damaged ones. */
+  /** Entries of readable index blobs that would not count without the damaged blobs. */
   readonly rewrittenEntries: number;
-  /** Packs without a readable index blob whose own index is damaged too. */
+  /** Packs without a readable index blob, whose local index is damaged too. */
   readonly unreadablePacks: readonly string[];
-  /** Missing packs. Their contents are marked deleted, so that backups store them again. */
+  /** Missing packs. Their contents are marked as deleted, so that backups store them again. */
   readonly missingPacks: readonly string[];
   readonly missingContents: number;
 }
 
 /**
- * Makes the index and the list of snapshots readable again for every client. First adds the packs'
- * own indexes, then puts damaged index blobs aside under another name. No blob is overwritten. A
- * killed run leaves the repository as it was or better, and may be run again.
+ * Makes the index and the snapshot list readable again for every client. First adds the packs'
+ * local indexes, then moves damaged index blobs to another name. Overwrites no blob. A killed run
+ * leaves the repository as it was or better, and can be repeated.
  */
 export async function repairRepository(
   repository: Repository,
@@ -75,17 +72,14 @@ class Repair {
   readonly #repository: Repository;
   readonly #options: RepairOptions;
   readonly #unreadablePacks: string[] = [];
-  /**
-   * Lists of manifests that the index does not know, and deletions of such lists that packs tell
-   * of.
-   */
+  /** Manifest lists that the index lacks, and deletions of such lists found in packs. */
   readonly #unknownManifests: IndexEntry[] = [];
   readonly #marks = new Map<ContentId, IndexEntry>();
   #recoveredPacks = 0;
   #recoveredContents = 0;
   #rewrittenEntries = 0;
   #waiting = 0;
-  /** Contents that a dry run would have added. */
+  /** Entries that a dry run would have added. */
   readonly #wouldAdd = new Map<ContentId, IndexEntry>();
 
   constructor(repository: Repository, options: RepairOptions) {
@@ -100,7 +94,7 @@ class Repair {
     const damaged = contents.unreadableIndexes.map(({ message, facts }) => ({
       id: String(facts.blobId),
       message,
-      // Blobs of a set that is not whole can be read themselves.
+      // Blobs of an incomplete set are readable.
       isReadable: facts.writtenSeconds === undefined && !String(facts.blobId).startsWith('m'),
     }));
     const aside = damaged.filter(({ isReadable }) => !isReadable).map(({ id }) => id);
@@ -142,7 +136,7 @@ class Repair {
     };
   }
 
-  /** Present ones, by name. A storage that lists nothing may only be away. */
+  /** Existing packs by name. If none is listed, checks that the storage is reachable. */
   async #listPacks(): Promise<Map<string, BlobMetadata>> {
     const { storage } = this.#repository;
     const packs = new Map<string, BlobMetadata>();
@@ -158,7 +152,10 @@ class Repair {
     return this.#wouldAdd.get(id) ?? contents.session.find(id) ?? contents.findHidden(id);
   }
 
-  /** Adds entries as they are: of two for one content the later one counts, whoever wrote it. */
+  /**
+   * Adds entries unchanged. The later of two entries for a content wins, even if another client
+   * wrote it.
+   */
   async #addAll(entries: readonly IndexEntry[]): Promise<void> {
     const { contents } = this.#repository;
     const { dryRun, signal } = this.#options;
@@ -179,7 +176,7 @@ class Repair {
     return { ...entry, deleted: true, timestampSeconds };
   }
 
-  /** The index in parts: it may be read anew between them. */
+  /** The index in parts, because it may be reloaded between them. */
   *#parts(range: EntryRange = {}): Generator<IndexEntry[]> {
     const { contents } = this.#repository;
     for (let after: ContentId | undefined; ;) {
@@ -195,7 +192,8 @@ class Repair {
   }
 
   /**
-   * The other blobs of a damaged compaction will not count any more. Writes their entries again.
+   * Writes the entries of a damaged compaction's other blobs again, because those blobs no longer
+   * count.
    */
   async #rewriteReplaced(damaged: ReadonlySet<string>): Promise<void> {
     const { storage, codec, format } = this.#repository;
@@ -227,13 +225,13 @@ class Repair {
     }
   }
 
-  /** Reads the own indexes of packs that the index may lack. */
+  /** Reads the local indexes of packs that the index may lack. */
   async #recover(
     packs: ReadonlyMap<string, BlobMetadata>,
     damaged: readonly string[],
   ): Promise<void> {
     const { storage, codec } = this.#repository;
-    // Part of a compaction may name part of a pack. Index blobs of writers name whole packs.
+    // Part of a compaction may name part of a pack. A writer's index blob names whole packs.
     const isPartial = damaged.some((id) => !id.startsWith('xn') && !/^n.*-s/.test(id));
     const named = new Set<string>();
     for (const part of this.#parts({ hidden: true })) {
@@ -244,7 +242,7 @@ class Repair {
     for (const id of damaged) sessions.delete(sessionOfBlob(id));
     sessions.delete('');
     const wanted = [...packs.values()].filter(
-      // A session with a marker still runs, or was killed before anybody relied on it.
+      // A session with a marker still runs, or was killed before any client relied on it.
       ({ id }) => (isPartial || !named.has(id)) && !sessions.has(sessionOfBlob(id)),
     );
     await mapLimited(wanted, READS_AT_ONCE, async (pack) => {
@@ -271,7 +269,7 @@ class Repair {
     await this.#addAll(unknown);
   }
 
-  /** A later entry, a deletion above all, stays in force. */
+  /** A newer known entry wins, especially a deletion. */
   #isUnknown(entry: IndexEntry): boolean {
     const known = this.#known(entry.contentId);
     if (!known) return true;
@@ -279,7 +277,7 @@ class Repair {
     return !isTwin && comparePrecedence(entry, known) > 0;
   }
 
-  /** Contents whose pack is gone. Each pack is looked up by its name: a listing may be old. */
+  /** Contents in missing packs. Looks up each pack by name, because a listing may be old. */
   async #findMissing(
     packs: ReadonlyMap<string, BlobMetadata>,
   ): Promise<{ missingPacks: string[]; missing: IndexEntry[] }> {
@@ -290,7 +288,7 @@ class Repair {
         if (entry.deleted || packs.has(entry.packBlobId)) continue;
         const known = this.#known(entry.contentId);
         if (known && (known.deleted || packs.has(known.packBlobId))) continue;
-        // Lists of manifests are noted one by one.
+        // Manifest lists are handled by repairManifests().
         if (entry.contentId.startsWith('m')) continue;
         const others = missing.get(entry.packBlobId);
         if (others) others.push(entry);
@@ -304,7 +302,10 @@ class Repair {
     return { missingPacks: [...missing.keys()], missing: [...missing.values()].flat() };
   }
 
-  /** Compaction stops at an epoch without index blobs, so each gets one with a known entry. */
+  /**
+   * Puts an index blob with a known entry into each empty epoch, because compaction stops at an
+   * epoch without index blobs.
+   */
   async #fillEpochs(aside: readonly string[]): Promise<void> {
     const { storage, codec, contents, format } = this.#repository;
     if (!format.parameters.epochParameters.Enabled) return;
@@ -314,7 +315,7 @@ class Repair {
     const state = stateWithout(whole, new Set(aside));
     const body = encodeIndex(format.parameters.indexVersion, [entry]);
     const first = lastRangeEpoch(state) + 1;
-    // A marker beyond the last index blob was made up.
+    // A marker after the last index blob is forged.
     const end = whole.indexes.reduce((max, { id }) => Math.max(max, lastEpochOf(id) + 1), 0);
     const last = Math.min(state.writeEpoch, end, first + FILLED_EPOCHS_MAX);
     for (let epoch = first; epoch < last; epoch++) {
@@ -325,7 +326,7 @@ class Repair {
     }
   }
 
-  /** The copy is there before the blob goes. */
+  /** Copies the blob before it deletes it. */
   async #putAside(id: string): Promise<void> {
     const { storage } = this.#repository;
     const from = blobId(id);

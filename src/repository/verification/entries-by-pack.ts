@@ -4,12 +4,12 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import { EntryList } from './entry-list.ts';
 
-/** Rows looked at between two looks at the event loop. */
+/** Rows read before yielding to the event loop. */
 export const ROWS_AT_ONCE = 50_000;
 
 /** The entries of one pack. */
 export class PackEntries {
-  /** One for each length of keys; that is one, but in a repository that is damaged. */
+  /** A list for each key length. Only a damaged repository has more than one. */
   readonly #lists: EntryList[] = [];
 
   add(entry: IndexEntry): void {
@@ -19,7 +19,7 @@ export class PackEntries {
     this.#lists.push(list);
   }
 
-  /** As objects, made anew for each call. */
+  /** Creates new objects at each call. */
   entries(): IndexEntry[] {
     return this.#lists.flatMap((list) => list.entries());
   }
@@ -27,7 +27,7 @@ export class PackEntries {
 
 export interface EntriesByPack {
   readonly packs: Map<string, PackEntries>;
-  /** The content behind which to go on; undefined at the end of the index. */
+  /** The content to continue after. Undefined at the end of the index. */
   readonly after: ContentId | undefined;
 }
 
@@ -35,14 +35,11 @@ export interface EntriesByPackOptions {
   readonly signal: AbortSignal;
   readonly isWanted: (packBlobId: string) => boolean;
   readonly after?: ContentId | undefined;
-  /** With so many entries it stops, so that the rest can be had with another call. */
+  /** Stops after this many entries. Call again for the rest. */
   readonly entriesMax?: number;
 }
 
-/**
- * The entries of some packs, by pack, in the order of their contents. One pass over the index, or
- * the first part of one.
- */
+/** The entries of some packs, by pack, in content order. Reads the index once, or a part of it. */
 export async function entriesByPack(
   { contents }: Repository,
   { signal, isWanted, after: from, entriesMax = Infinity }: EntriesByPackOptions,

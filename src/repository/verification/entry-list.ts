@@ -1,17 +1,14 @@
 import { contentIdOfKey, keyBytesOf, writeContentKey } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
-/**
- * Timestamp, offset, both lengths, compression, encryption, version of the format and whether it is
- * deleted.
- */
+/** Timestamp and offset, both lengths, compression and encryption, format version and deletion. */
 const FIELD_BYTES = 8 + 4 + 4 + 4 + 4 + 1 + 1 + 1;
-/** Rows that there is room for at first. */
+/** Initial capacity in rows. */
 const ROWS_MIN = 8;
 
 /**
- * Entries of one pack, as they were added. A million of them takes some 60 MB of bytes; as objects
- * it would be some 400 MB, more than a process that verifies is given.
+ * Entries of one pack, in the order added. A million entries take about 60 MB as bytes. As objects
+ * they would take about 400 MB, more than a verifying process gets.
  */
 export class EntryList {
   readonly #packBlobId: string;
@@ -20,7 +17,7 @@ export class EntryList {
   #bytes: Buffer;
   #count = 0;
 
-  /** For entries of the same pack and with keys of the same length as the first. */
+  /** All entries must have the pack and key length of `first`. */
   constructor(first: IndexEntry) {
     this.#packBlobId = first.packBlobId;
     this.#keyBytes = keyBytesOf(first.contentId);
@@ -28,7 +25,7 @@ export class EntryList {
     this.#bytes = Buffer.allocUnsafeSlow(ROWS_MIN * this.#rowBytes);
   }
 
-  /** False for an entry that has a key of another length. */
+  /** Returns false if the key has another length. */
   add(entry: IndexEntry): boolean {
     if (keyBytesOf(entry.contentId) !== this.#keyBytes) return false;
     if ((this.#count + 1) * this.#rowBytes > this.#bytes.length) this.#grow();
@@ -52,7 +49,7 @@ export class EntryList {
     this.#bytes = larger;
   }
 
-  /** As objects, made anew for each call. */
+  /** Creates new objects at each call. */
   entries(): IndexEntry[] {
     return Array.from({ length: this.#count }, (_, i) => this.#entryAt(i * this.#rowBytes));
   }

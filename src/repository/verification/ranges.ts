@@ -5,24 +5,23 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 
 /**
- * Neighbours in a pack that are read with one request. Our choice: eight of those at once are what
- * a small process has room for.
+ * Maximum range read with one request. Our choice: a small process has memory for eight of these.
  */
 const RANGE_BYTES_MAX = 4 << 20;
-/** What lies unused between two contents that are read together. Our choice. */
+/** Maximum unused bytes between two contents of a range. Our choice. */
 const GAP_BYTES_MAX = 64 << 10;
 
 /**
- * What ranges are read into, one after the other: buffers that are made anew for each stay until
- * the next collection of garbage, which a busy machine puts off.
+ * Reused buffers for ranges. New buffers would stay until the next garbage collection, which is
+ * late on a busy machine.
  */
 export class RangeBuffers {
   readonly #free: Uint8Array[] = [];
 
   /**
-   * Runs `use` with a buffer for so many bytes; that of a large content is given back at once. One
-   * that a read has failed to fill is left to the collection: a storage that was given up may write
-   * into it still. `use` says whether it was filled.
+   * Runs `use` with a buffer of at least this length. `use` returns whether the buffer was filled.
+   * Frees large buffers at once. Drops a buffer after a failed read, because the aborted storage
+   * request may still write to it.
    */
   async lend(lengthBytes: number, use: (buffer: Uint8Array) => Promise<boolean>): Promise<void> {
     const isLarge = lengthBytes > RANGE_BYTES_MAX;
@@ -35,7 +34,7 @@ export class RangeBuffers {
   }
 }
 
-/** Neighbours of one pack, in the order of their offsets. */
+/** Groups adjacent contents of a pack, in the order of their offsets. */
 export function* rangesOf(entries: readonly IndexEntry[]): Generator<IndexEntry[]> {
   let range: IndexEntry[] = [];
   let [start, end] = [0, 0];
@@ -63,8 +62,8 @@ export function bytesOf(range: readonly IndexEntry[]): number {
 }
 
 /**
- * Reads neighbours with one request; undefined when that failed. What does not prove sound this way
- * is for a second look of its own.
+ * Reads adjacent contents with one request. Returns undefined if it fails. The caller reads unsound
+ * contents again.
  */
 export async function readRange(
   { contents, storage, codec }: Repository,

@@ -6,41 +6,33 @@ import { DamagedContents } from '../content/damaged-contents.ts';
 import type { ManifestId } from '../manifest/manifest-manager.ts';
 import type { Repository } from '../repository.ts';
 
-/**
- * Kopia keeps manifests of types that it does not know, and shows them in `kopia manifest list`.
- */
+/** Kopia keeps manifests of unknown types, and shows them in `kopia manifest list`. */
 const LABELS = { type: 'longshore-verification' };
 const VERSION = 1;
-/** Index entries looked at between two looks at the event loop. */
+/** Index entries read before yielding to the event loop. */
 const ROWS_AT_ONCE = 50_000;
 
 const schema = z.looseObject({
   version: z.literal(VERSION),
   time: z.string(),
-  /**
-   * Of the packs in the order of their names, from 0 to 1: where the next verification by sample
-   * goes on.
-   */
+  /** Where the next sample starts in the order of pack names, from 0 to 1. */
   position: z.number().min(0).max(1).optional(),
-  /** The contents of each pack; an empty list stands for all. */
+  /** Damaged contents of each pack. An empty list means the whole pack. */
   packs: z.record(z.string(), z.array(z.string())).optional().default({}),
   hasMore: z.boolean().optional().default(false),
 });
 
-/** What verifications have found, as far as it is known; durable in the repository. */
+/** Known results of verifications, stored in the repository. */
 export interface VerificationRecord {
   readonly damaged: DamagedContents;
   readonly position: number | undefined;
   /** When a verification was last recorded. */
   readonly timeNs: Nanoseconds | undefined;
-  /** The manifests that it was read from; two clients may have written one each. */
+  /** The manifests of the record. Two clients may have written one each. */
   readonly ids: readonly ManifestId[];
 }
 
-/**
- * Throws what the manifests throw. What cannot be parsed, or is of a later version, counts as none
- * and stays.
- */
+/** Ignores records that are unreadable or of a later version. Throws errors of the manifests. */
 export async function loadVerification({ manifests }: Repository): Promise<VerificationRecord> {
   const damaged = new DamagedContents();
   const ids: ManifestId[] = [];
@@ -51,7 +43,7 @@ export async function loadVerification({ manifests }: Repository): Promise<Verif
     if (!parsed.success) continue;
     ids.push(id);
     const { packs, hasMore } = parsed.data;
-    // The newest comes last.
+    // The newest record comes last.
     ({ position } = parsed.data);
     timeNs = timeOf(parsed.data.time);
     for (const [packBlobId, contentIds] of Object.entries(packs)) {
@@ -83,8 +75,8 @@ function isContentId(text: string): text is ContentId {
 }
 
 /**
- * Replaces what was loaded; durable after a flush. Nothing is stored where there is nothing to
- * tell. Returns the IDs of what is stored.
+ * Replaces the loaded record, durable after a flush. Stores nothing if there is nothing to record.
+ * Returns the IDs of the new manifests.
  */
 export function putVerification(
   { manifests, clock }: Repository,
@@ -103,10 +95,7 @@ export function putVerification(
   return [id];
 }
 
-/**
- * What of the damage the index still leads to, contents that are marked deleted included. One pass
- * over the index.
- */
+/** The damage that the index still refers to, including deleted contents. Reads the index once. */
 export async function remainingDamage(
   { contents }: Repository,
   damaged: DamagedContents,
@@ -130,19 +119,19 @@ export async function remainingDamage(
     await setImmediate();
     signal?.throwIfAborted();
   }
-  // Only a verification can tell that there is no more.
+  // Only a verification can tell that no more damage exists.
   if (damaged.hasMore) remaining.addMore();
   return { damaged: remaining, contents: count };
 }
 
-/** A name that no content has is damaged only with its whole pack. */
+/** A nonexistent content counts as damaged only if its whole pack does. */
 const isWholePack = (damaged: DamagedContents, packBlobId: string): boolean =>
   damaged.has({ packBlobId, contentId: '' as ContentId });
 
 /**
- * Call it before a backup: recorded damage does not count as stored from here on. Packs are listed
- * if there is more damage than a record holds, or if index blobs or manifests cannot be read. The
- * index may then name packs that are gone. Without damage it asks nobody.
+ * Call this before a backup, so that recorded damage does not count as stored. Lists packs if the
+ * record is full, or if index blobs or manifests are unreadable. In these cases the index may name
+ * missing packs. Otherwise it does not access the storage.
  */
 export async function heedVerification(
   repository: Repository,
@@ -157,11 +146,10 @@ export async function heedVerification(
 }
 
 /**
- * After a backup that has stored damaged contents again, or has come across damage: records what it
- * has come across. Nothing is taken back: a garbage collection that looked before the backup may
- * still put an entry with the damaged place in front. Only a verification removes what no entry
- * names any more. The backup must be flushed. Returns how many contents are left that are not
- * marked deleted; undefined where nothing had to be done.
+ * Records damage after a backup that has found some or has stored damaged contents again. Flush the
+ * backup first. Removes nothing from the record: a concurrent garbage collection may still restore
+ * an entry with the damaged place. Only a verification removes damage that no entry names. Returns
+ * how many undeleted damaged contents remain, or undefined if there was nothing to do.
  */
 export async function recordAfterBackup(
   repository: Repository,

@@ -2,37 +2,31 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import { entriesByPack } from './entries-by-pack.ts';
 
-/**
- * Packs whose entries are held together at most. Our choice: each group costs one pass over the
- * index.
- */
+/** Maximum packs in a group. Each group costs one pass over the index. Our choice. */
 const PACKS_AT_ONCE = 256;
 
 export interface SecondLookOptions {
   readonly signal: AbortSignal;
-  /** Entries held at once. */
+  /** Maximum entries in memory. */
   readonly entriesMax: number;
-  /** Whether no pack is to be begun any more. */
+  /** Whether to start no more packs. */
   readonly isOver: () => boolean;
-  /** Reads what these entries of a pack name. */
+  /** Verifies these entries of a pack. */
   readonly verify: (packBlobId: string, entries: IndexEntry[]) => Promise<void>;
 }
 
 /**
- * Packs that an earlier verification has found damaged, and that are read once more: somebody may
- * have restored them. They are taken in the order of their names from a random one on, so that a
- * time that does not suffice for all of them reaches others each time.
+ * Reads packs again that an earlier verification found damaged, because they may have been
+ * restored. Starts at a random name, so that runs with too little time reach different packs.
  */
 export class SecondLook {
-  /**
-   * How many entries the index has of each that is still to be read, as far as they were counted.
-   */
+  /** Number of index entries of each unread pack, as counted so far. */
   readonly #waiting: Map<string, number>;
   readonly #read = new Set<string>();
   readonly #onRead: (packBlobId: string) => void;
 
   /**
-   * `packs`: those that the storage has. `onRead` is called once for each that was read completely.
+   * `packs` exist in the storage. `onRead` is called once for each pack that was read completely.
    */
   constructor(
     packs: readonly string[],
@@ -47,7 +41,7 @@ export class SecondLook {
     this.#onRead = onRead;
   }
 
-  /** To be called for each entry of the index. */
+  /** Call this for each entry of the index. */
   count(packBlobId: string): void {
     const count = this.#waiting.get(packBlobId);
     if (count !== undefined) this.#waiting.set(packBlobId, count + 1);
@@ -57,7 +51,7 @@ export class SecondLook {
     return this.#read.has(packBlobId);
   }
 
-  /** Takes note of a pack that was read completely, here or elsewhere. */
+  /** Records that a pack was read completely, here or elsewhere. */
   done(packBlobId: string): void {
     if (!this.#waiting.delete(packBlobId)) return;
     this.#read.add(packBlobId);
@@ -65,8 +59,8 @@ export class SecondLook {
   }
 
   /**
-   * Reads what waits, until the time is over. Throws what `verify` throws, and the reason of the
-   * signal.
+   * Reads the remaining packs until the time is over. Throws errors of `verify` and the signal's
+   * reason.
    */
   async read(repository: Repository, options: SecondLookOptions): Promise<void> {
     while (this.#waiting.size > 0 && !options.isOver()) {
@@ -74,7 +68,7 @@ export class SecondLook {
     }
   }
 
-  /** At least one pack; others with it as long as their entries have room. */
+  /** At least one pack, and more as long as their entries fit. */
   #nextGroup(entriesMax: number): Set<string> {
     const group = new Set<string>();
     let entries = 0;
@@ -94,11 +88,11 @@ export class SecondLook {
     const isWanted = (pack: string): boolean => group.has(pack);
     let [after, isFirst]: [IndexEntry['contentId'] | undefined, boolean] = [undefined, true];
     do {
-      // A pack may have more entries than there is room for, also since others write while we read.
+      // A pack may have more entries than fit, also because other clients write meanwhile.
       const part = await entriesByPack(repository, { signal, isWanted, after, entriesMax });
       after = part.after;
       for (const pack of group) {
-        // Once it is begun with, it is read to its end.
+        // A pack that was started is read to its end.
         if (isFirst && isOver()) group.delete(pack);
         else await verify(pack, part.packs.get(pack)?.entries() ?? []);
         if (after === undefined && group.has(pack)) this.done(pack);
