@@ -1,9 +1,8 @@
 /**
- * What the Deployment runs: controllers of Velero's objects, of which one process at a time does
- * the work. Each folder is one kind of object: `backups/`, `deletion/` and `expiry/` (of backups
- * that are over), `schedules/`, `repositories/`, `locations/` (which also opens their buckets for
- * the others), `sync/` (their backups in the cluster), `downloads/`, `status-requests/`. Moves no
- * volumes; knows the repository only as far as it makes one and looks after it.
+ * Runs in the Deployment: controllers of Velero's objects. A single process leads. Each folder
+ * handles a kind of object: `expiry/` and `deletion/` end backups, and `sync/` creates Backups for
+ * stored backups. `locations/` also opens buckets for other folders. Moves no volumes; it creates
+ * and maintains repositories, without their contents.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
 export { describeServer } from './server-status.ts';
@@ -100,7 +99,7 @@ export {
 export { DeletionMetrics } from './deletion/deletion-metrics.ts';
 export type { ForgetSnapshots } from './deletion/contract.ts';
 export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';
-// No controller: it shows in a browser what the cluster's objects tell, and each process may.
+// Not a controller: the status page, which every process serves.
 export { Access, browseReviews, clusterReviews, STATUS_PAGE_AUDIENCE } from './page/access.ts';
 export type {
   BackupFiles,

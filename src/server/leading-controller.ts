@@ -1,26 +1,23 @@
 import type { ServerController } from './server.ts';
 
-/** While this process leads, and what is called right before each write. */
+/** The signal of a leadership, and a check to call right before each write. */
 export type LeadParts = readonly [signal: AbortSignal, assertLeading: () => void];
 
-/** One time that this process leads, for a controller. */
+/** One period of leadership of a controller. */
 export interface Lead {
-  /** Until the signal ends it. */
+  /** Runs until the signal aborts it. */
   run(): Promise<void>;
   readonly failure: string | undefined;
 }
 
-/**
- * A controller that begins anew each time this process leads, since what it knew before may be
- * wrong by then.
- */
+/** A controller that starts without state in each leadership, because older state may be wrong. */
 export abstract class LeadingController<L extends Lead> implements ServerController {
   abstract readonly name: string;
   #now: L | undefined;
 
   protected abstract begin(...parts: LeadParts): L;
 
-  /** Undefined while this process does not lead. */
+  /** Undefined while another process leads. */
   protected get now(): L | undefined {
     return this.#now;
   }

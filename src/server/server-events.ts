@@ -3,7 +3,7 @@ import { EventRecorder, type EventRecorderOptions } from '../kube/index.ts';
 export type ServerEventsOptions = Pick<EventRecorderOptions, 'client' | 'logger' | 'host'> &
   Partial<Pick<EventRecorderOptions, 'clock'>>;
 
-/** What this server tells users of objects. */
+/** Events of this server for users. */
 export const serverEvents = ({ client, logger, host, clock }: ServerEventsOptions): EventRecorder =>
   new EventRecorder({
     client,

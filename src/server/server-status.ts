@@ -11,15 +11,14 @@ import {
 } from '../kube/index.ts';
 import { verificationOf } from '../repository-access/index.ts';
 
-/** Where the Lease does not say it (Kubernetes' own default). */
+/** Used if the Lease has no duration (Kubernetes' own default). */
 const LEASE_SECONDS = 15;
-/** Repositories that are named in a sentence. Our choice. */
+/** Repositories named in a sentence. Our choice. */
 const NAMED_MAX = 3;
 
 /**
- * In sentences: which server leads and since when, how many are ready to, which repositories are
- * not ready, and when they were verified. Nothing of what there is not, or what this user may not
- * read.
+ * Sentences about the leader, the standby servers, repositories that are not ready, and
+ * verifications. Skips missing objects, and objects that this user may not read.
  */
 export async function describeServer(client: KubeClient, namespace: string): Promise<string[]> {
   const [lease, repositories] = await Promise.all([
@@ -50,7 +49,7 @@ async function leaderLine(client: KubeClient, namespace: string, lease: Lease): 
   return `server: ${name} leads since ${timeText(acquireTime)}${more}`;
 }
 
-/** Pods of the same Deployment; undefined where the leader is none that can be seen. */
+/** Pods of the same Deployment; undefined if the leader's pod is not visible. */
 async function standbysOf(
   client: KubeClient,
   namespace: string,
@@ -79,7 +78,7 @@ function repositoriesLine(all: readonly BackupRepository[]): string {
   return `${count}; not ready: ${namedFirst(others, NAMED_MAX, nameOf, '; ')}`;
 }
 
-/** None where nothing is ever verified. */
+/** Empty if no repository was ever verified. */
 function verifiedLines(all: readonly BackupRepository[]): string[] {
   const verified = all.flatMap((repository) => {
     const noted = verificationOf(repository);
@@ -95,7 +94,6 @@ function verifiedLines(all: readonly BackupRepository[]): string[] {
   ];
 }
 
-/** To the second. */
 const timeText = (text: string | null | undefined): string =>
   text === undefined || text === null ? 'some time' : text.replace(/\.\d+Z$/, 'Z');
 

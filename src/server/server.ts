@@ -8,12 +8,12 @@ import {
   SERVER_LEASE,
 } from '../kube/index.ts';
 
-/** One that runs while this process leads. */
+/** Runs while this process leads. */
 export interface ServerController {
   readonly name: string;
-  /** Until aborted; `assertLeading` is called right before each write. */
+  /** Runs until aborted. Call `assertLeading` right before each write. */
   run(signal: AbortSignal, assertLeading: () => void): Promise<void>;
-  /** Why it knows nothing of the cluster at present; undefined while all is well. */
+  /** Why it has no current data of the cluster; undefined if healthy. */
   readonly failure: string | undefined;
 }
 
@@ -21,7 +21,7 @@ export interface ServerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  /** Of this pod: a part of the name by which it leads. */
+  /** The name of this pod, which is a part of the leader's identity. */
   readonly host: string;
   readonly controllers: readonly ServerController[];
   readonly registry?: Registry;
@@ -30,10 +30,7 @@ export interface ServerOptions {
   readonly leaseName?: string;
 }
 
-/**
- * Runs controllers while this process leads, and waits otherwise: two replicas are one that works
- * and one that is ready to.
- */
+/** Runs the controllers while this process leads. Other replicas are standbys. */
 export class Server {
   readonly registry: Registry;
   readonly election: LeaderElection;
@@ -50,8 +47,7 @@ export class Server {
       clock,
       timing,
       name: options.leaseName ?? SERVER_LEASE,
-      // A pod that is started again is another process, which must not go on where the one before
-      // it was cut off.
+      // A restarted pod is a new process, and must not continue the interrupted leadership.
       identity: `${host}_${randomUUID()}`,
     });
     const { election } = this;
@@ -65,7 +61,7 @@ export class Server {
     });
   }
 
-  /** Resolves after an abort, when all work has ended and the Lease is given back. */
+  /** Resolves after an abort, when all work has ended and the Lease is released. */
   async run(signal: AbortSignal): Promise<void> {
     const { controllers } = this.#options;
     const assertLeading = (): void => {
@@ -82,14 +78,14 @@ export class Server {
           throw error;
         }
       });
-      // None runs on after the return.
+      // Wait for all controllers: none may run after the return.
       const ends = await Promise.allSettled(runs);
       const failed = ends.find((end) => end.status === 'rejected');
       if (failed && !leading.aborted) throw failed.reason as Error;
     }, signal);
   }
 
-  /** Why this process can be asked for nothing; undefined while it leads, or is ready to. */
+  /** Why this process is not ready; undefined for a healthy leader or standby. */
   notReady(): string | undefined {
     const { election } = this;
     if (!election.isLeading) return election.failure;

@@ -6,18 +6,16 @@ export interface SharedObjectsOptions<T extends KubeObject> {
   readonly logger: Logger;
   readonly namespace: string;
   readonly resource: Resource<T>;
-  /** As much of an object as is kept. */
+  /** Returns the part of an object to keep in memory. */
   readonly trim: (object: T) => T;
 }
 
-/** Objects of one kind as controllers watch them. */
 export interface WatchedObjects<T extends KubeObject> extends AsyncDisposable {
   readonly cache: Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
 }
 
 /**
- * One watch of all objects of a kind for the controllers that need it: it begins with the first of
- * them, and ends with the last.
+ * One watch of a kind, shared by controllers. The first user opens it, and the last one closes it.
  */
 export class SharedObjects<T extends KubeObject> {
   readonly #options: SharedObjectsOptions<T>;
@@ -35,15 +33,12 @@ export class SharedObjects<T extends KubeObject> {
     this.#options = options;
   }
 
-  /** Why nothing is heard of them at present. */
+  /** Why the watch has no current data. */
   get failure(): string | undefined {
     return this.#use?.cache.failure;
   }
 
-  /**
-   * All of the namespace, as {@link SharedObjectsOptions.trim} leaves them; undefined where nobody
-   * follows them.
-   */
+  /** All objects in the namespace, trimmed; undefined without an open watch. */
   list(): readonly T[] | undefined {
     return this.#use?.isSynced === true ? this.#use.cache.list() : undefined;
   }

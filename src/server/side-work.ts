@@ -1,22 +1,22 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { asError, type Limiter } from '../base/index.ts';
 
-/** How a piece of work ended that nobody has looked at yet. */
+/** A result that is kept until the key is forgotten. */
 export type Ended<T> = { readonly result: T } | { readonly error: Error };
 
-/** For what is under way when this process stops. Our choice. */
+/** Time limit for running work when this process stops. Our choice. */
 const SETTLE_MS = 5000;
 
 /**
- * Work that may take long, beside the workers of a controller and one for each key: what hangs
- * keeps no worker. How it ended waits to be looked at until it is forgotten.
+ * Long work outside of a controller's workers, at most one task for each key. A hanging task blocks
+ * no worker. Results are kept until `forget`.
  */
 export class SideWork<T> {
   readonly #wake: (key: string) => void;
   readonly #running = new Map<string, Promise<void>>();
   readonly #ended = new Map<string, Ended<T>>();
 
-  /** `wake`: looks at a key again, now. */
+  /** `wake`: reconciles a key now. */
   constructor(wake: (key: string) => void) {
     this.#wake = wake;
   }
@@ -29,14 +29,12 @@ export class SideWork<T> {
     return this.#ended.get(key);
   }
 
-  /**
-   * The next work of this key begins anew. What still runs for it is looked at when it has ended.
-   */
+  /** Drops the result. A running task still reports its result later. */
   forget(key: string): void {
     this.#ended.delete(key);
   }
 
-  /** `places`: of those that work is for which takes as long. */
+  /** `places`: the limit for similar work. */
   begin(key: string, places: Pick<Limiter, 'run'>, task: () => Promise<T>): void {
     const running = places
       .run(task)
@@ -52,10 +50,7 @@ export class SideWork<T> {
     this.#running.set(key, running);
   }
 
-  /**
-   * Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since
-   * this process does not lead.
-   */
+  /** Resolves when all work has ended, or soon. Hanging work writes nothing without leadership. */
   async settle(): Promise<void> {
     const ends = [...this.#running.values()];
     if (ends.length === 0) return;

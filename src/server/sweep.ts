@@ -6,10 +6,7 @@ export interface SweepOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * Looks through all objects of a kind: at the start, whenever somebody says that there may be work,
- * and again when the last look asked for it.
- */
+/** Processes all objects of a kind: at the start, after `look()`, and on its own request. */
 export abstract class Sweep {
   readonly #controller: Controller;
   readonly #signal: AbortSignal;

@@ -20,18 +20,17 @@ export interface WatchedKindOptions<T extends KubeObject>
 }
 
 export interface WatchedKindRun<T extends KubeObject> {
-  /** When all objects are known, before the first is looked at; not where it is aborted by then. */
+  /** Called when the cache is complete, before the first reconcile. Not called after an abort. */
   readonly onSynced?: () => void;
-  /** What a change means; false where the object need not be looked at for it. */
+  /** Returns false if the change needs no reconcile. */
   readonly onChange?: (after: T | undefined, before: T | undefined) => boolean;
-  /** They end with it. */
+  /** Controllers that run and end with it. */
   readonly others?: readonly Controller[];
 }
 
 /**
- * The objects of one kind for one time that this process leads: watched, looked at by their keys,
- * at first and after each change, and told about. `E` is what comes of work for them that takes
- * longer than a look may.
+ * The objects of one kind during one leadership: cache, reconciles and Events. `E` is the result of
+ * side work that takes longer than a reconcile may.
  */
 export class WatchedKind<T extends KubeObject, E = never> {
   readonly objects: Cache<T>;
@@ -49,17 +48,17 @@ export class WatchedKind<T extends KubeObject, E = never> {
     });
   }
 
-  /** Why nothing is heard of them at present. */
+  /** Why the watch has no current data. */
   get failure(): string | undefined {
     return this.objects.failure;
   }
 
-  /** Looks at one, now. */
+  /** Reconciles an object now. */
   look(key: string): void {
     this.#controller.queue.add(key);
   }
 
-  /** Until it is aborted, and what was under way has ended. */
+  /** Runs until aborted, and until side work has ended. */
   async run(
     signal: AbortSignal,
     { onSynced, onChange, others = [] }: WatchedKindRun<T> = {},

@@ -27,15 +27,11 @@ import { WatchedKind } from '../watched-kind.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
 
 /**
- * Item operations that are newer in memory than in the bucket: whoever follows them has the server
- * write them before their file is handed out, so that `velero backup describe --details` tells of
- * their progress.
+ * Item operations that are newer in memory than in the bucket. They are saved before their file is
+ * downloaded, so that `velero backup describe --details` shows their progress.
  */
 export interface UnsavedOperations {
-  /**
-   * Writes them where there are some that the bucket does not have; of this very object, and not of
-   * an earlier one of its name.
-   */
+  /** Saves newer operations of this very object, if there are any. */
   save(owner: Owner, signal: AbortSignal): Promise<void>;
 }
 
@@ -45,36 +41,32 @@ export interface DownloadControllerOptions {
   readonly namespace: string;
   readonly host: string;
   readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
-  /**
-   * Of locations that are written once, whose files may have other keys than Velero's until they
-   * are over.
-   */
+  /** For locations that are written once: unfinished files may have other keys than Velero's. */
   readonly buckets?: Buckets | undefined;
   readonly unsavedOperations?: UnsavedOperations;
 }
 
 /**
- * How long a URL is good for, and a request is kept after that. Velero:
- * pkg/persistence/object_store.go, DownloadURLTTL.
+ * Lifetime of a URL, and of its request. Velero: pkg/persistence/object_store.go, DownloadURLTTL.
  */
 export const URL_MS = 600_000;
-/** Requests of one location worked on at once: a describe makes five. Our choice. */
+/** Parallel requests per location: a describe makes five. Our choice. */
 const AT_ONCE = 16;
 const WORKERS = 8;
-/** The CLI waits for 30 s, or a minute. Our choice. */
+/** Time limit for a URL. The CLI waits for 30 s, or a minute. Our choice. */
 const PREPARE_MS = 20_000;
-/** Of that, for what is only good to know. Our choice. */
+/** Part of that limit for optional checks. Our choice. */
 const LOOK_MS = 3000;
-/** Between two looks for what is missing. Our choice. */
+/** Retry interval for missing objects. Our choice. */
 const MISSING_MS = 5000;
-/** Timers do not wait for longer at once, and clocks may be set meanwhile. Our choice. */
+/** Longest wait of a timer, because clocks may be set. Our choice. */
 const REST_MS_MAX = 60_000;
 const MINUTE_MS = 60_000;
 
 /**
- * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them
- * after ten minutes. One that cannot be answered stays `New`, as with Velero: its status has no
- * place for words, so an Event and the log say why.
+ * Answers DownloadRequests with URLs like Velero's controller of that name, and removes them after
+ * ten minutes. A failed request stays `New`, as in Velero. Its status has no field for messages, so
+ * an Event and the log give the reason.
  */
 export class DownloadController extends LeadingController<DownloadRun> {
   readonly name = 'download-request';
@@ -90,24 +82,21 @@ export class DownloadController extends LeadingController<DownloadRun> {
   }
 }
 
-/** What came of a request; a failure that will not go away by itself is not tried again. */
+/** The answer to a request. Without `retryMs` a failure is final. */
 type Answer =
   { readonly url: string } | { readonly failure: string; readonly retryMs: number | undefined };
-/** With the UID of the request: another one of its name may ask for another file. */
+/** With the UID of the request: a newer request of that name may want another file. */
 type Answered = Answer & { readonly uid: string };
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class DownloadRun {
   readonly #options: DownloadControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
   readonly #requests: WatchedKind<DownloadRequest, Answered>;
-  /** By location. */
+  /** Limits by location. */
   readonly #places = new Map<string, Limiter>();
-  /**
-   * By key: what this process has written down, which the cache may not have yet, and what it last
-   * said.
-   */
+  /** State by key. The cache may lag behind the written answers. */
   readonly #known = new Map<string, Known>();
 
   constructor(options: DownloadControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -180,14 +169,14 @@ class DownloadRun {
     return Number(this.#options.client.clock.nowNs() / 1_000_000n);
   }
 
-  /** Until it is to be removed; Infinity where that is not known yet. */
+  /** Time until the request is removed; Infinity if unknown. */
   #restMs({ status, metadata }: DownloadRequest, known: Known): number {
     const ms = Date.parse(known.expiration ?? status?.expiration ?? '');
-    // A time that is far ahead was written by a clock that was wrong.
+    // A time far in the future was written by a wrong clock.
     const mostMs = known.sinceMs + URL_MS + MINUTE_MS - performance.now();
     if (!Number.isNaN(ms)) return Math.min(ms - this.#nowMs(), mostMs);
     if (status?.phase !== 'Processed') return Infinity;
-    // Somebody else has answered it, and named no time.
+    // A different server answered it without an expiration.
     return (Date.parse(metadata.creationTimestamp) || 0) + URL_MS - this.#nowMs();
   }
 
@@ -199,7 +188,7 @@ class DownloadRun {
     logger.debug({ downloadRequest: name }, 'an expired download request is removed');
   }
 
-  /** A location that does not answer keeps only its own requests waiting. */
+  /** Limits are per location: a silent location delays only its own requests. */
   async #begin(key: string, request: DownloadRequest): Promise<void> {
     const { uid } = request.metadata;
     let source: DownloadSource;
@@ -249,16 +238,13 @@ class DownloadRun {
     }
   }
 
-  /** The CLI knows what to do about a file that is not there, and waits for a URL first. */
+  /** The CLI handles a missing file, but needs a URL first. */
   #sayMissing(owner: Owner, key: string): void {
     const fields = { [owner.kind.toLowerCase()]: owner.name, key };
     this.#options.logger.info(fields, 'the file is not in the bucket');
   }
 
-  /**
-   * A URL by the bucket of a location that is written once or encrypts. Undefined for other
-   * locations.
-   */
+  /** A URL for a location that is written once or encrypted. Undefined for other locations. */
   async #signOnce(
     { owner, key, location }: DownloadSource,
     signal: AbortSignal,
@@ -271,10 +257,7 @@ class DownloadRun {
     return await opened.bucket.signedUrl(key, URL_MS, { signal });
   }
 
-  /**
-   * Throws `UNSUPPORTED_URL` for a file that the cluster keeps, because the bucket could not be
-   * written.
-   */
+  /** Throws `UNSUPPORTED_URL` for a file in the cluster, because the bucket was not writable. */
   async #assertInBucket(
     { owner, key, location }: DownloadSource,
     signal: AbortSignal,
@@ -285,10 +268,7 @@ class DownloadRun {
     await opened.files?.assertInBucket(key, { signal });
   }
 
-  /**
-   * By the way the storage learns its region and the service's time, which a URL depends on. True
-   * where nobody can tell.
-   */
+  /** Also lets the storage learn its region and time, which a URL needs. True if unknown. */
   async #isThere(storage: BlobStorage, key: string, given: AbortSignal): Promise<boolean> {
     try {
       await within(LOOK_MS, given, (signal) => storage.getMetadata(blobId(key), { signal }));
@@ -300,8 +280,8 @@ class DownloadRun {
   }
 
   /**
-   * Throws `UNSUPPORTED_URL` for an encrypted file. A location without the annotation has such
-   * files from other clusters, or from the time before the annotation was removed.
+   * Throws `UNSUPPORTED_URL` for an encrypted file. Locations without the annotation have such
+   * files from other clusters, or from before the annotation was removed.
    */
   async #assertPlain(storage: BlobStorage, key: string, given: AbortSignal): Promise<void> {
     const range = { offset: 0, lengthBytes: ENCRYPTED_START_BYTES };
@@ -314,12 +294,12 @@ class DownloadRun {
       await assertPlain(key, [start]);
     } catch (error) {
       given.throwIfAborted();
-      // Other errors are for the reader of the URL.
+      // Other errors appear when the URL is read.
       if (isCode(error, 'UNSUPPORTED_URL')) throw error;
     }
   }
 
-  /** What cannot be saved is older in the bucket, which is better than nothing. */
+  /** After a failure the bucket has older operations, which is good enough. */
   async #save(owner: Owner, signal: AbortSignal): Promise<void> {
     try {
       await this.#options.unsavedOperations?.save(owner, signal);
@@ -339,7 +319,7 @@ class DownloadRun {
     const { namespace, name, uid } = request.metadata;
     const isAnswered = 'url' in answer;
     const before = known.expiration ?? request.status?.expiration ?? undefined;
-    // Counted from the answer; of one without, from the first look at it.
+    // Counted from the answer; without an answer, from the first attempt.
     const expiration =
       isAnswered || before === undefined
         ? rfc3339Seconds(BigInt(this.#nowMs() + URL_MS) * 1_000_000n)
@@ -364,7 +344,7 @@ class DownloadRun {
       this.#requests.events.record(request, 'NoDownloadURL', answer.failure, 'Warning');
     }
     known.said = answer.failure;
-    // Removed at its end, and asked for anew by the next command.
+    // After a final failure the request expires, and the next command creates a new one.
     known.restsUntilMs = performance.now() + (answer.retryMs ?? URL_MS);
     return { requeueAfterMs: Math.min(answer.retryMs ?? REST_MS_MAX, REST_MS_MAX) };
   }
@@ -374,10 +354,7 @@ interface Known {
   readonly uid: string;
   isAnswered: boolean;
   expiration?: string;
-  /**
-   * Both by the monotonic clock: when it was first seen or answered, and until when nothing is
-   * tried.
-   */
+  /** On the monotonic clock: the first reconcile or the answer, and the end of the delay. */
   sinceMs: number;
   restsUntilMs: number;
   said?: string;
@@ -385,7 +362,7 @@ interface Known {
 
 const AT_ONCE_BY_ITSELF: Pick<Limiter, 'run'> = { run: (task) => task() };
 
-/** Rejects at the end of the time, whether or not the task ends by its signal. */
+/** Rejects at the time limit, even if the task ignores its signal. */
 async function within<T>(
   ms: number,
   signal: AbortSignal,

@@ -10,7 +10,7 @@ import {
   RESTORES,
 } from '../../kube/index.ts';
 
-/** The Backup or Restore whose file is asked for. */
+/** The Backup or Restore that the file belongs to. */
 export interface Owner {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
@@ -19,16 +19,16 @@ export interface Owner {
 
 export interface DownloadSource {
   readonly location: BackupStorageLocation;
-  /** Below the location's own prefix. */
+  /** Relative to the location's prefix. */
   readonly key: string;
   readonly owner: Owner;
-  /** The file is of item operations, which may be newer in memory. */
+  /** A file of item operations, which may be newer in memory. */
   readonly isOfOperations: boolean;
 }
 
 /**
- * The file that a request asks for. Throws `NO_DOWNLOAD` with what is missing, and what the API
- * server refuses. What is missing may still come, as a backup does that is being synced.
+ * Finds the file of a request. Throws `NO_DOWNLOAD` with the missing object, and errors of the API
+ * server. A missing object may still appear, such as a backup during a sync.
  */
 export async function findSource(
   request: DownloadRequest,

@@ -43,38 +43,31 @@ export interface ExpiryControllerOptions {
   readonly namespace: string;
   /** Velero: `--garbage-collection-frequency`. */
   readonly frequencyMs: number;
-  /** Of this machine. */
+  /** The clock of this machine. */
   readonly clock?: Clock;
-  /** After a look that failed. */
+  /** First delay after a failure. */
   readonly retryMs?: number;
 }
 
 const RETRY_MS = 30_000;
 const RETRY_MS_MAX = 10 * 60_000;
-/**
- * Requests that one look makes; the rest follows. A night's backups of a large cluster are deleted
- * in hours, not in one rush. Our choice.
- */
+/** Requests per pass, so that a night's backups are deleted over hours. Our choice. */
 const REQUESTS_MAX = 500;
 const MORE_MS = 60_000;
 const AT_ONCE = 4;
-/** What machines without time synchronization differ by. Our choice. */
+/** Tolerance between machines without time synchronization. Our choice. */
 const DIFFERENCE_NS = 300_000_000_000n;
 
 /**
- * Asks for the deletion of backups whose time is over, as Velero's controller `gc` does. A deletion
- * cannot be taken back, so two clocks have to agree: the API server's, by which the time was
- * written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays.
- * Where both are one, or follow one, {@link LastLook} sees the jump.
+ * Requests the deletion of expired backups, like Velero's controller `gc`. A deletion is final, so
+ * two clocks have to agree: the API server's and this machine's. A single clock that jumps ahead
+ * deletes nothing. If both clocks are one, {@link LastLook} detects the jump.
  */
 export class ExpiryController implements ServerController {
   readonly name = 'gc';
   readonly #options: ExpiryControllerOptions;
   #failure: string | undefined;
-  /**
-   * When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked
-   * for again with each look at the rest.
-   */
+  /** Time of the last request by the Backup's UID: a failed deletion waits for its next turn. */
   readonly #askedMs = new Map<string, number>();
   readonly #lastLook: LastLook;
 
@@ -108,10 +101,10 @@ export class ExpiryController implements ServerController {
     }
   }
 
-  /** Returns whether more are to be asked for soon. Throws what the API server refuses. */
+  /** Returns whether more backups are to be requested soon. Throws errors of the API server. */
   async look(signal: AbortSignal, assertLeading: () => void): Promise<boolean> {
     const { client, namespace } = this.#options;
-    // So that the API server's clock is known.
+    // Read first: the answer brings the API server's clock.
     const pending = await this.#pending(signal);
     const nowNs = this.#nowNs();
     if ((await this.#lastLook.note(nowNs, signal, assertLeading)) !== undefined) return false;
@@ -136,23 +129,20 @@ export class ExpiryController implements ServerController {
         done++;
       } catch (error) {
         if (signal.aborted || isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) throw error;
-        // What is wrong with one must not keep the others.
+        // A failure with one backup must not stop the others.
         const fields = { backup: each.name, uid: each.uid, error: messageOf(error) };
         const text = 'a backup has expired, and its deletion could not be asked for';
         this.#options.logger.error(fields, text);
         failures.push(error);
       }
     });
-    // Then it is not one of them, but what this server may do.
+    // If all failed, this server lacks the permission.
     const forbidden = failures.find((error) => isCode(error, 'KUBE_FORBIDDEN'));
     if (forbidden !== undefined && done === 0) throw forbidden;
     return requests >= REQUESTS_MAX;
   }
 
-  /**
-   * Takes the note of the sync off: the clock was ahead then, and these backups expire like all
-   * others.
-   */
+  /** Removes the annotation of the sync: its clock was ahead, and these backups expire normally. */
   async #unmark(
     misjudged: readonly Backup['metadata'][],
     signal: AbortSignal,
@@ -170,7 +160,7 @@ export class ExpiryController implements ServerController {
     });
   }
 
-  /** UIDs. Half of the time between two looks: the next full one asks again. */
+  /** UIDs requested within half of an interval. The next full pass requests them again. */
   #askedLately(): Set<string> {
     const sinceMs = performance.now() - this.#options.frequencyMs / 2;
     for (const [uid, atMs] of this.#askedMs) if (atMs < sinceMs) this.#askedMs.delete(uid);
@@ -191,7 +181,7 @@ export class ExpiryController implements ServerController {
     return earlier;
   }
 
-  /** UIDs of Backups that somebody has asked to be deleted, and that has no end yet. */
+  /** UIDs of Backups with an unanswered deletion request. */
   async #pending(signal: AbortSignal): Promise<Set<string>> {
     const { client, namespace } = this.#options;
     const uids = await client.collect(
@@ -203,7 +193,7 @@ export class ExpiryController implements ServerController {
     return new Set(uids);
   }
 
-  /** Why nothing can be deleted, by location. */
+  /** Reasons against deletions, by location. */
   async #reasons(
     expired: readonly Expired[],
     signal: AbortSignal,
@@ -254,13 +244,13 @@ export class ExpiryController implements ServerController {
       this.#askedMs.set(uid, performance.now());
       logger.info({ backup: name, uid }, 'a backup has expired, and is to be deleted');
     } catch (error) {
-      // Gone, or changed: the next look sees.
+      // The Backup was deleted or changed: the next pass decides.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT', 'KUBE_ALREADY_EXISTS')) throw error;
     }
   }
 }
 
-/** As Velero makes it (v1.18.3: pkg/backup/delete_helpers.go). */
+/** As in Velero (v1.18.3: pkg/backup/delete_helpers.go). */
 const requestFor = (namespace: string, { name, uid }: Expired): NewObject<KubeObject> => ({
   metadata: {
     namespace,

@@ -15,13 +15,10 @@ import {
   NOT_IN_BACKUPS,
 } from '../../kube/index.ts';
 
-/**
- * When expired backups were looked for last, as a ConfigMap has it for the next look, of this
- * process or of another one.
- */
+/** The last pass over expired backups, kept in a ConfigMap for the next pass of any process. */
 export interface LookTimes {
   readonly lookedAtNs: Nanoseconds;
-  /** Nothing is deleted before that; undefined where nothing waits. */
+  /** No deletion before this time; undefined if deletions may go on. */
   readonly heldUntilNs: Nanoseconds | undefined;
 }
 
@@ -35,25 +32,18 @@ export interface LastLookOptions {
 const LOOKED_AT = 'looked-at';
 const HELD_UNTIL = 'held-until';
 const DAY_NS = 24n * HOUR_NS;
-/**
- * Between two looks, beyond their frequency. A shorter step of a clock deletes no more than what
- * the next day would have. Our choice.
- */
+/** Longest normal gap beyond the frequency. A smaller step only deletes a day early. Our choice. */
 const GAP_NS = DAY_NS;
-/** For a person to see that a clock is wrong, by whatever else fails then. Our choice. */
+/** Time for a person to notice a wrong clock. Our choice. */
 const HOLD_NS = DAY_NS;
 
-/**
- * A machine that is on for some hours now and then has an outage in each wait, which is not to
- * begin anew for ever. Our choice.
- */
+/** A machine that runs some hours now and then must not wait forever. Our choice. */
 const AGAIN_NS = 30n * DAY_NS;
 
 /**
- * The times to be written down at a look. More than a day between two looks is an outage, or a step
- * of the clock, and nobody can tell these apart: deletions wait for a day then. A wait that was
- * over during an outage of less than a month is over. What a clock that was ahead has written does
- * not count once it is set right.
+ * Computes the times to record. After a gap of more than a day, deletions wait for a day, because
+ * an outage and a step of the clock look the same. A hold that ended during an outage of less than
+ * a month is over. Times of a clock that was ahead do not count once the clock is right.
  */
 export function timesAt(
   nowNs: Nanoseconds,
@@ -67,14 +57,14 @@ export function timesAt(
     return { lookedAtNs: nowNs, heldUntilNs: nowNs + HOLD_NS };
   }
   const leftNs = (before?.heldUntilNs ?? nowNs) - nowNs;
-  // Clocks of two servers may differ by minutes; one that was ahead was so by more than the gap.
+  // Servers' clocks may differ by minutes. A clock that was ahead differs by more than the gap.
   const isHeld = leftNs > 0n && leftNs <= HOLD_NS + GAP_NS;
   return { lookedAtNs: nowNs, heldUntilNs: isHeld ? before?.heldUntilNs : undefined };
 }
 
 /**
- * Remembers the last look in the cluster, so that a clock that is wrong everywhere, as on a single
- * machine, does not delete all backups at once.
+ * Records the last pass in the cluster. A clock that is wrong everywhere, as on a single machine,
+ * then cannot delete all backups at once.
  */
 export class LastLook {
   readonly #options: LastLookOptions;
@@ -84,9 +74,9 @@ export class LastLook {
   }
 
   /**
-   * Writes down that there is a look now. Returns until when nothing is to be deleted; undefined
-   * where nothing waits, also where this server may not keep the note, which the log says. Throws
-   * the other `KUBE_*` errors, and what `assertLeading` throws.
+   * Records a pass. Returns the time before which nothing may be deleted; undefined if there is no
+   * hold. Without permission for the ConfigMap it logs a warning and returns undefined. Throws
+   * other `KUBE_*` errors, and errors of `assertLeading`.
    */
   async note(
     nowNs: Nanoseconds,
@@ -110,7 +100,7 @@ export class LastLook {
         const patch = { metadata: { uid, resourceVersion }, data };
         await client.patch(CONFIG_MAPS, ref, patch, { signal });
       } else {
-        // A restored note would be of another time.
+        // Keep it out of backups: a restored record would be outdated.
         const metadata = { ...ref, labels: NOT_IN_BACKUPS };
         const first = { [LOOKED_AT]: data[LOOKED_AT] ?? '' };
         await client.create(CONFIG_MAPS, { metadata, data: first }, { signal });
@@ -134,7 +124,7 @@ export class LastLook {
   }
 }
 
-/** Undefined where somebody else has written something into it. */
+/** Undefined if the ConfigMap has other contents. */
 function timesIn({ data = {} }: ConfigMap): LookTimes | undefined {
   const lookedAtNs = timeOf(data[LOOKED_AT]);
   if (lookedAtNs === undefined) return undefined;

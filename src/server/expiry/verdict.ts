@@ -3,34 +3,31 @@ import { type Backup, type BackupStorageLocation, hasHadRun } from '../../kube/i
 import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 
-/**
- * Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one
- * is of 1.19.
- */
+/** Velero's label on an expired Backup that cannot be deleted. The last value is of 1.19. */
 export const FAILURE_LABEL = 'velero.io/gc-failure';
 export type FailureReason = 'BSLNotFound' | 'BSLCannotGet' | 'BSLReadOnly' | 'BSLUnavailable';
 
 /**
- * Annotation on a Backup that the sync created after its expiration: that expiration. A writer of
- * the bucket can store an expired backup, so the clock must not delete it. A person can change the
- * expiration, and the clock deletes it again.
+ * Annotation on a Backup that was synced after its expiration; the value is that expiration. A
+ * writer of the bucket can store an expired backup, so the clock must not delete it. A person can
+ * change the expiration, and the clock deletes it again.
  */
 export const EXPIRED_AT_SYNC = 'longshore.io/expired-at-sync';
 
-/** What is kept of an expired Backup: there may be ten thousand. */
+/** The fields of an expired Backup that are kept: there may be ten thousand. */
 export interface Expired {
   readonly name: string;
   readonly uid: string;
   readonly location: string;
   readonly failure: string | undefined;
-  /** Nothing of it is anywhere but in the cluster. */
+  /** Whether it exists only in the cluster, without files. */
   readonly neverBegan: boolean;
 }
 
 /**
- * Whether its time is over. One that is still made is not deleted by the clock: it would be
- * canceled. A time that nobody can read is none. Of one whose deletion was begun another try is
- * made.
+ * Whether the backup has expired. A running backup does not count, because its deletion would
+ * cancel it. An unreadable expiration does not count. A backup whose deletion has begun counts
+ * again.
  */
 export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   const { name, uid, labels, deletionTimestamp } = backup.metadata;
@@ -55,12 +52,12 @@ const expirationIn = ({ status }: WithStatus): string =>
 const hadExpiredAtSync = (backup: Backup): boolean =>
   backup.metadata.annotations?.[EXPIRED_AT_SYNC] === expirationIn(backup);
 
-/** Whether the sync noted that it had expired, and it has not: the clock was ahead at that time. */
+/** Whether the sync took it for expired by a clock that was ahead. */
 export function isNotedByWrongClock(backup: Backup, nowNs: Nanoseconds): boolean {
   return hadExpiredAtSync(backup) && (expirationOf(backup) ?? 0n) > nowNs;
 }
 
-/** Whether its expiration can be read, and is over. */
+/** Whether its expiration is readable and over. */
 export const hasExpired = (status: unknown, nowNs: Nanoseconds): boolean =>
   (expirationOf({ status }) ?? nowNs) < nowNs;
 
@@ -74,7 +71,7 @@ function expirationOf(backup: WithStatus): Nanoseconds | undefined {
   }
 }
 
-/** Why nothing can be deleted in a location; undefined where it can. */
+/** Why nothing can be deleted in a location; undefined if deletions are possible. */
 export function failureOf(location: BackupStorageLocation | undefined): FailureReason | undefined {
   if (!location) return 'BSLNotFound';
   if (location.status?.phase !== 'Available') return 'BSLUnavailable';

@@ -6,50 +6,41 @@ import { parseBackupStorageLocation, RETENTION, retentionOf } from '../../config
 import { type BackupStorageLocation, withOwnSignal } from '../../kube/index.ts';
 import { type LocationStoreOptions, openLocation } from './location-stores.ts';
 
-/**
- * How long a bucket may take to answer. Velero waits for as long as its plugin does. Our choice.
- */
+/** Time limit for a bucket. Velero waits as long as its plugin. Our choice. */
 export const CHECK_MS = 30_000;
-/**
- * One that takes longer than this goes on without a place. Our choice: a bucket that is well
- * answers within a tenth of it.
- */
+/** A longer check continues without a slot. Our choice: a healthy bucket needs a tenth of it. */
 export const YOUNG_MS = 2000;
-/** Of one check, where the service may say otherwise a moment later. Our choice. */
+/** Tries of one check for transient errors. Our choice. */
 const TRIES_MAX = 3;
 const PAUSE_MS = 400;
-/**
- * Checks at once of locations that answered soon the last time, or are new. Our choice: 1,000
- * locations within some seconds.
- */
+/** Parallel checks of new and fast locations. Our choice: 1,000 locations in some seconds. */
 const QUICK_AT_ONCE = 32;
-/** The same of those that did not. */
+/** Parallel checks of locations that were slow before. */
 const SLOW_AT_ONCE = 8;
 
 /**
- * Checks of locations, none of which delays the others: a check holds its place for two seconds at
- * most, and a location that needed longer is checked in other places from then on. So no more hang
- * at once than can begin within the time that one may take.
+ * Checks locations without mutual delays. A check holds its slot for two seconds at most. A slow
+ * location uses separate slots afterwards.
  */
 export class LocationChecks {
   readonly #options: LocationStoreOptions;
   readonly #quick: Limiter = createLimiter(QUICK_AT_ONCE);
   readonly #slow: Limiter = createLimiter(SLOW_AT_ONCE);
   readonly #slowKeys = new Set<string>();
-  /** Checks that nothing could end, such as of a directory on a server that is away. */
+  /** Keys of checks that cannot be aborted, such as a directory on a dead server. */
   readonly #left = new Set<string>();
 
   constructor(options: LocationStoreOptions) {
     this.#options = options;
   }
 
-  /** Rejects with what is wrong with the location; `LOCATION_SILENT` where it does not answer. */
+  /** Rejects with the problem of the location; `LOCATION_SILENT` if it does not answer. */
   check(key: string, location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
     const places = this.#slowKeys.has(key) ? this.#slow : this.#quick;
     const ended = Promise.withResolvers<undefined>();
     const begun = places.run(async () => {
       const work = this.#check(key, location, signal);
-      // Settled by its own time-out at the latest.
+      // Settles at its own time limit at the latest.
       work.then(() => ended.resolve(undefined), ended.reject);
       if (await isSettledSoon(work)) this.#slowKeys.delete(key);
       else this.#slowKeys.add(key);
@@ -78,7 +69,7 @@ export class LocationChecks {
       try {
         await Promise.race([work, aborted.promise]);
       } catch (error) {
-        // What ended with the abort says so in its own words.
+        // The reason of the abort, not the error that it caused.
         throw own.signal.aborted ? own.signal.reason : error;
       } finally {
         clearTimeout(timer);
@@ -86,10 +77,7 @@ export class LocationChecks {
     });
   }
 
-  /**
-   * A busy service refuses one request of many. Without another try every backup that begins until
-   * the next check would fail for good.
-   */
+  /** A busy service refuses some requests. A failed check would fail all backups until the next. */
   async #tried(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
     for (let tries = 1; ; tries++) {
       try {
@@ -109,7 +97,7 @@ export class LocationChecks {
       const wantsLocks = retentionOf(parsed) !== undefined;
       await assertValidStore(storage, signal, { wantsLocks });
     } finally {
-      // Waits for nothing that hangs: its requests end with the signal.
+      // Does not hang: its requests end with the signal.
       await storage.close();
     }
   }
@@ -118,7 +106,7 @@ export class LocationChecks {
 const silent = (text: string): CodedError =>
   new CodedError('LOCATION_SILENT', text, { retry: 'backoff' });
 
-/** False where it takes longer. */
+/** False if it takes longer. */
 export async function isSettledSoon(work: Promise<unknown>, ms = YOUNG_MS): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
   const over = new Promise<false>((resolve) => {
@@ -134,10 +122,9 @@ export async function isSettledSoon(work: Promise<unknown>, ms = YOUNG_MS): Prom
 }
 
 /**
- * Whether a location can be used: its bucket answers, and nothing at its top is of somebody else.
- * An empty one can. `wantsLocks`: it is annotated with a retention, which must not be believed in
- * where nothing is locked. Throws `FOREIGN_FOLDERS` in Velero's words, `NO_OBJECT_LOCK`, and what
- * the storage throws.
+ * Checks that the bucket answers and has no foreign folders at its top. An empty bucket is fine.
+ * `wantsLocks`: the location's annotation requests a retention, so the bucket must support locks.
+ * Throws `FOREIGN_FOLDERS` in Velero's words, `NO_OBJECT_LOCK`, and errors of the storage.
  */
 export async function assertValidStore(
   storage: BlobStorage,

@@ -30,26 +30,26 @@ export interface LocationControllerOptions {
   readonly host: string;
   readonly registry: Registry;
   readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
-  /** How often locations without their own frequency are validated; 0 is once. */
+  /** Interval for locations without their own frequency; 0: only once. */
   readonly validationFrequencyMs: number;
-  /** Made the default when no location is; `''` is none. */
+  /** The default if no location is marked; `''` for none. */
   readonly defaultLocation: string;
 }
 
-/** They wait for nothing but the API server. */
+/** Workers only wait for the API server. */
 const WORKERS = 8;
-/** Between two looks at what is not due: clocks may be set meanwhile. Our choice. */
+/** Longest delay between checks, because clocks may be set. Our choice. */
 const LOOK_MS_MAX = 60_000;
-/** Our choice: etcd and `kubectl describe` take more, a person does not. */
+/** Our choice: etcd and `kubectl describe` allow more, but people do not read it. */
 const MESSAGE_CHARS_MAX = 2000;
-/** When to look at which location is the default. */
+/** Occasions to check which location is the default. */
 const AT_START = 'start';
 const AT_CHANGE = 'change';
 
 /**
- * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that
- * one of them at most is the default. Velero's own cannot be switched off: no Velero server runs
- * beside this one.
+ * Validates BackupStorageLocations like Velero's controller of that name, and allows a single
+ * default location. Velero's controller cannot be disabled: do not run its server beside this
+ * server.
  */
 export class LocationController extends LeadingController<LocationRun> {
   readonly name = 'backup-storage-location';
@@ -66,16 +66,16 @@ export class LocationController extends LeadingController<LocationRun> {
   }
 }
 
-/** A validation that has ended. */
+/** The result of a validation. */
 interface Validated {
-  /** Of the location as it was then. */
+  /** State of the location at that time. */
   readonly state: string;
   /** RFC 3339. */
   readonly at: string;
   readonly problem: Error | undefined;
 }
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class LocationRun {
   readonly #options: LocationControllerOptions;
   readonly #signal: AbortSignal;
@@ -83,7 +83,7 @@ class LocationRun {
   readonly #locations: WatchedKind<BackupStorageLocation, Validated>;
   readonly #defaults: Controller;
   readonly #checks: LocationChecks;
-  /** What this process has written down: the cache may not have it yet. */
+  /** Results that this process wrote. The cache may lag behind. */
   readonly #written = new Map<string, { readonly state: string; readonly at: string }>();
 
   constructor(options: LocationControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -121,7 +121,7 @@ class LocationRun {
     });
   }
 
-  /** Whether it may have to be validated: its status changes each minute. */
+  /** Whether a validation may be due. Changes of the status, each minute, do not count. */
   #changed(
     after: BackupStorageLocation | undefined,
     before: BackupStorageLocation | undefined,
@@ -148,7 +148,7 @@ class LocationRun {
     const state = stateOf(location);
     const ended = this.#locations.work.ended(key);
     if (ended && 'error' in ended) {
-      // Says nothing about the location: tried again by the controller.
+      // Says nothing about the location: the controller retries.
       this.#locations.work.forget(key);
       throw ended.error;
     }
@@ -156,7 +156,7 @@ class LocationRun {
       if (ended.result.state === state) await this.#write(key, location, ended.result);
       this.#locations.work.forget(key);
     }
-    // It is looked at again when that has ended.
+    // The end of the validation wakes it.
     if (this.#locations.work.isRunning(key)) return { isUnderWay: true };
     const restMs = this.#restMs(key, location, state);
     if (restMs > 0) return { requeueAfterMs: Math.min(restMs, LOOK_MS_MAX) };
@@ -166,10 +166,7 @@ class LocationRun {
     return { isUnderWay: true };
   }
 
-  /**
-   * Until it is to be validated. One that this process has not validated as it is now is, as with
-   * Velero at its start.
-   */
+  /** Time until the next validation: 0 if not validated in the current state, as in Velero. */
   #restMs(key: string, { spec }: BackupStorageLocation, state: string): number {
     const written = this.#written.get(key);
     if (written?.state !== state) return 0;
@@ -182,10 +179,7 @@ class LocationRun {
     });
   }
 
-  /**
-   * Rejects where nothing is known of the location, because of the API server or of this process's
-   * end.
-   */
+  /** Rejects on errors of the API server or at shutdown, which say nothing about the location. */
   async #validate(key: string, location: BackupStorageLocation, state: string): Promise<Validated> {
     const { client, logger } = this.#options;
     const { validationFrequency: frequency } = location.spec ?? {};
@@ -219,7 +213,7 @@ class LocationRun {
     await client.patch(
       BACKUP_STORAGE_LOCATIONS,
       { namespace, name },
-      // A UID that has changed is another location of that name, and a conflict.
+      // A changed UID means a new location of that name, and gives a conflict.
       { metadata: { uid }, status: { phase, lastValidationTime: at, message: message ?? null } },
       { signal: this.#signal },
     );
@@ -243,13 +237,13 @@ class LocationRun {
   }
 
   /**
-   * Of several the one that was created last stays the default. Where there is none when this
-   * process begins to lead, the one that the server's flag names becomes it; who takes it away
-   * later means it. Velero does the latter whatever else is the default.
+   * Keeps the newest of several defaults. Without any at start, the location of the server's flag
+   * becomes the default. A user may remove it later. Velero sets that default even if another
+   * location has it.
    */
   async #settleDefaults(isStart: boolean): Promise<undefined> {
     const { client, logger, namespace, defaultLocation } = this.#options;
-    // What was written a moment ago decides, also by `velero backup-location set --default`.
+    // Read from the API server: `velero backup-location set --default` may have written just now.
     const locations = await client.list(BACKUP_STORAGE_LOCATIONS, {
       namespace,
       signal: this.#signal,
@@ -276,7 +270,7 @@ class LocationRun {
     return undefined;
   }
 
-  /** Throws `KUBE_CONFLICT` where it was written since: then all are read again. */
+  /** Throws `KUBE_CONFLICT` if the location changed: then all are read again. */
   async #setDefault({ metadata }: BackupStorageLocation, isDefault: boolean): Promise<void> {
     const { namespace, name, uid, resourceVersion } = metadata;
     this.#assertLeading();
@@ -296,26 +290,26 @@ class LocationRun {
   }
 }
 
-/** What a validation depends on. */
+/** The fields that a validation depends on. */
 const stateOf = ({ metadata, spec }: BackupStorageLocation): string =>
   `${metadata.uid} ${JSON.stringify({ ...spec, default: undefined })}`;
 
-/** Velero's words, without what lets anybody in; as long as a message may be. */
+/** Velero's message, without secrets and of limited length. */
 function unavailable(name: string, problem: Error): string {
   const text = redact(`BackupStorageLocation "${name}" is unavailable: ${messageOf(problem)}`);
   return text.length > MESSAGE_CHARS_MAX ? `${text.slice(0, MESSAGE_CHARS_MAX)}…` : text;
 }
 
-/** The one that stays the default of several, and those that do not. */
+/** The location that stays the default, and the other ones. */
 interface SingleDefault {
   readonly kept: BackupStorageLocation;
   readonly others: readonly BackupStorageLocation[];
 }
 
 /**
- * Of several default locations the one that was created last stays, of those of one second the
- * first by name (Velero: backup_storage_location_controller.go, ensureSingleDefaultBSL). Undefined
- * where there are no two.
+ * Selects the newest of several default locations; within one second the first by name (Velero:
+ * backup_storage_location_controller.go, ensureSingleDefaultBSL). Undefined if there are fewer than
+ * two.
  */
 export function planSingleDefault(
   locations: readonly BackupStorageLocation[],
@@ -333,9 +327,7 @@ export function planSingleDefault(
 const createdMs = ({ metadata }: BackupStorageLocation): number =>
   Date.parse(metadata.creationTimestamp) || 0;
 
-/**
- * Velero's metric of locations, by its name. One that was never validated has none, as with Velero.
- */
+/** Velero's metric of locations. A location that was never validated has none, as in Velero. */
 export function registerLocationMetrics(
   registry: Registry,
   locations: () => Iterable<{ readonly name: string; readonly isAvailable: boolean }>,

@@ -12,17 +12,17 @@ import { loadCustomerKeyFile, loadLocationFiles } from '../../repository-access/
 export interface LocationStoreOptions {
   readonly client: KubeClient;
   readonly namespace: string;
-  /** Where credentials and certificates are put for the storage's libraries to read. */
+  /** Credentials and certificates are written there for the storage's libraries. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** Makes no request, and tries nothing again. */
+  /** Makes no request, and does not retry. */
   readonly openStorage: (location: string) => Promise<BlobStorage>;
 }
 
 /**
- * The storage of a location, with all that Velero keeps there, by the credentials that its Secrets
- * hold now. Who opens it closes it. Throws `BAD_STORAGE_LOCATION`, `BAD_LOCATION`, `NO_PASSWORD`,
- * what the API server refuses, and what the storage throws.
+ * Opens the storage of a location with the current credentials of its Secrets. The caller closes
+ * it. Throws `BAD_STORAGE_LOCATION`, `BAD_LOCATION`, `NO_PASSWORD`, and errors of the API server
+ * and of the storage.
  */
 export async function openLocation(
   location: BackupStorageLocation,
@@ -30,7 +30,7 @@ export async function openLocation(
   signal: AbortSignal,
 ): Promise<BlobStorage> {
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
-  // What is wrong with it is told before its Secrets are asked for.
+  // Reports an invalid location before its Secrets are read.
   bucketLocation(parsed);
   isWriteOnce(parsed);
   retentionOf(parsed);

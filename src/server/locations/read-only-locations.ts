@@ -2,7 +2,7 @@ import { type Nanoseconds, SECOND_NS, Stopwatch } from '../../base/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
 import { loadLocation } from '../../repository-access/index.ts';
 
-/** An answer counts for so long: each backup that waits asks every ten seconds. Our choice. */
+/** How long an answer is cached: each waiting backup asks every ten seconds. Our choice. */
 const KEPT_NS = 10n * SECOND_NS;
 
 interface Answer {
@@ -10,9 +10,7 @@ interface Answer {
   readonly isReadOnly: Promise<boolean>;
 }
 
-/**
- * Whether nothing may be written to a location now. One request for all who ask within ten seconds.
- */
+/** Whether a location is read-only. All callers within ten seconds share a request. */
 export class ReadOnlyLocations {
   readonly #client: KubeClient;
   readonly #namespace: string;
@@ -26,8 +24,7 @@ export class ReadOnlyLocations {
   }
 
   /**
-   * Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server says; then the next one
-   * asks again.
+   * Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, errors of the API server. Errors are not cached.
    */
   isReadOnly(name: string, signal: AbortSignal): Promise<boolean> {
     const known = this.#answers.get(name);

@@ -1,7 +1,7 @@
 import { parseDuration } from '../../base/index.ts';
 
 export interface ValidationTimes {
-  /** The location's own, as Go writes durations; of the server where it has none. */
+  /** The location's own frequency, a Go duration. */
   readonly frequency: string | null | undefined;
   readonly serverFrequencyMs: number;
   /** RFC 3339. */
@@ -9,20 +9,17 @@ export interface ValidationTimes {
   readonly nowMs: number;
 }
 
-/**
- * By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our
- * choice.
- */
+/** Tolerance for times in the future: times are whole seconds, and clocks differ. Our choice. */
 const AHEAD_MS = 2000;
 
 /**
- * Milliseconds until a location is to be validated: 0 when that is due, Infinity when it never is.
- * As Velero decides it (internal/storage/storagelocation.go, IsReadyToValidate); but a time in the
- * future, which a clock has written that was wrong, delays nothing.
+ * Milliseconds until the next validation: 0 if it is due, Infinity if there is none. As in Velero
+ * (internal/storage/storagelocation.go, IsReadyToValidate). A last validation in the future comes
+ * from a wrong clock, and delays nothing.
  */
 export function restUntilValidation(times: ValidationTimes): number {
   const lastMs = Date.parse(times.lastValidationTime ?? '');
-  // Each is validated once, whatever its frequency.
+  // The first validation ignores the frequency.
   if (Number.isNaN(lastMs)) return 0;
   const frequencyMs = frequencyMsOf(times.frequency) ?? times.serverFrequencyMs;
   if (frequencyMs === 0) return Infinity;
@@ -31,8 +28,7 @@ export function restUntilValidation(times: ValidationTimes): number {
 }
 
 /**
- * Undefined for what the server's stands in for: nothing, what is negative, and what is no
- * duration.
+ * Undefined if the server's frequency applies: for no value, a negative value, or an invalid one.
  */
 export function frequencyMsOf(text: string | null | undefined): number | undefined {
   if (text == null || text.startsWith('-')) return undefined;

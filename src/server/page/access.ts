@@ -27,43 +27,39 @@ import {
 } from '../../kube/index.ts';
 
 /**
- * May see the page; nobody's token; somebody's who may not list what it shows; not known, since the
- * API server could not be asked.
+ * - `allowed`: may see the page.
+ * - `unknown`: not a valid token.
+ * - `forbidden`: the user may not list the shown objects.
+ * - `away`: the API server did not answer.
  */
 export type Verdict = 'allowed' | 'unknown' | 'forbidden' | 'away';
 
 type Kind = Pick<Resource<never>, 'group' | 'plural'>;
-/**
- * What the page shows. Who may list only some of it sees none of it: no part of the page is without
- * the others.
- */
+/** Kinds on the page. A visitor must be allowed to list all: the page has no partial view. */
 const SHOWN: readonly Kind[] = [
   ...[BACKUPS, RESTORES, SCHEDULES, BACKUP_REPOSITORIES, BACKUP_STORAGE_LOCATIONS],
   ...[DATA_UPLOADS, DATA_DOWNLOADS, POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES],
 ];
 
-/** The API server's two questions. Both throw `KUBE_*` errors. */
+/** Questions to the API server. Both throw `KUBE_*` errors. */
 export interface Reviews {
-  /** Whose token it is; undefined where it is nobody's. */
+  /** The user of a token; undefined for an invalid token. */
   userOf(token: Secret, signal: AbortSignal): Promise<UserInfo | undefined>;
-  /** Whether that one may see it. `about`: what it is, where the right is one to a single thing. */
+  /** Whether the user has access. `about`: the name of the object for access to a single object. */
   maySee(user: UserInfo, about: string, signal: AbortSignal): Promise<boolean>;
 }
 
-/** What somebody is asked about, of Velero's group. */
+/** An action on objects of Velero's group. */
 interface Deed {
   readonly verb: string;
   readonly kind: Kind;
   readonly name?: string;
 }
 
-/**
- * The default audience of visitors' tokens. With such a token nobody can do anything at the API
- * server, so a stolen session is good for this page only.
- */
+/** Default audience of tokens. The API server rejects them, so they are useful only here. */
 export const STATUS_PAGE_AUDIENCE = 'longshore-status-page';
 
-/** Who may see the page: whoever may list all kinds of objects that it shows. */
+/** Access for users who may list all kinds on the page. */
 export const clusterReviews = (
   client: KubeClient,
   namespace: string,
@@ -80,13 +76,13 @@ export const clusterReviews = (
 });
 
 /**
- * The verb on Backups that lets somebody see the files of one. No other right of Kubernetes fits:
- * those who may read objects of Velero are to see no data, and those who may restore are to do
- * more. Roles for reading, also those for all resources, do not have it; those for all verbs do.
+ * The verb on Backups that allows to see the files of a backup. No existing verb fits: reading
+ * Velero's objects must not include data, and restoring allows more. Roles for reading, even for
+ * all resources, do not include it. Roles for all verbs do.
  */
 export const BROWSE_VERB = 'browse';
 
-/** Who may see the files of a backup, whose name the question is about. */
+/** Access to the files of a named backup. */
 export const browseReviews = (
   client: KubeClient,
   namespace: string,
@@ -108,7 +104,7 @@ async function userOf(
   const wanted = audiences.length > 0 && { audiences };
   const review = { metadata: {}, spec: { token: token.reveal(), ...wanted } };
   const { status } = await client.create(TOKEN_REVIEWS, review, { signal });
-  // An authenticator that does not check audiences leaves them out (Kubernetes: TokenReviewStatus).
+  // An authenticator without support for audiences omits them (Kubernetes: TokenReviewStatus).
   const confirmed = status?.audiences ?? [];
   if (wanted && !audiences.some((audience) => confirmed.includes(audience))) return undefined;
   return status?.authenticated === true && status.user?.username ? status.user : undefined;
@@ -145,45 +141,35 @@ export interface AccessOptions {
   readonly clock: Clock;
 }
 
-/** A right that is taken away ends within this time. */
+/** Cache time of an answer, after which a revoked permission ends. */
 const KEPT_NS = 30n * SECOND_NS;
 const REVIEW_MS = 5000;
-/**
- * Our choices: many more people than look at backups at once, and few enough reviews that an API
- * server notices none of them.
- */
+/** Our choices: more people than look at backups at once, and few reviews for an API server. */
 const KEPT_MAX = 1000;
 const REVIEWS_MAX = 4;
 const WAITING_MAX = 64;
-/**
- * Tokens that are asked about and were not good the last time, in each span of time: whoever makes
- * them up costs the API server no more.
- */
+/** Limit for reviews of new tokens, so invented tokens cost the API server little. */
 const STRANGERS_MAX = 64;
 const STRANGERS_NS = 4n * SECOND_NS;
 const COMPLAINT_NS = 60n * SECOND_NS;
-/**
- * RFC 6750, section 2.1; the longest tokens are those of identity providers that put groups into
- * them.
- */
+/** RFC 6750, section 2.1. Tokens of identity providers with groups are the longest. */
 const TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/;
 export const TOKEN_CHARS_MAX = 12_000;
 
 interface Known {
   readonly verdict: Promise<Verdict>;
-  /** Undefined where the answer is not to be used again. */
+  /** Undefined for an answer that must not be reused. */
   age: Stopwatch | undefined;
 }
 
 /**
- * Who may see the page, or what {@link Reviews} it is given ask about. Answers are kept for half a
- * minute at most, and only so many; tokens are kept as hashes. However many strangers ask, those
- * who were let in are: what is remembered of them is apart, and they are asked about whatever else
- * is.
+ * Decides who has access, by its {@link Reviews}. Answers are cached for half a minute, up to a
+ * limit, and tokens only as hashes. Allowed visitors have a cache of their own and skip the limit,
+ * so strangers cannot lock them out.
  */
 export class Access {
   readonly #options: AccessOptions;
-  /** By the hash of the token and of what it is shown for, oldest first. */
+  /** Keys are hashes of token and object, oldest first. */
   readonly #guests = new Map<string, Known>();
   readonly #strangers = new Map<string, Known>();
   readonly #places = createLimiter(REVIEWS_MAX);
@@ -194,10 +180,10 @@ export class Access {
     this.#options = options;
   }
 
-  /** `about`: the name of a single thing, where the right is one to that. */
+  /** `about`: the name of the object for access to a single object. */
   verdictOf(token: string, about = ''): Promise<Verdict> {
     if (token.length > TOKEN_CHARS_MAX || !TOKEN.test(token)) return Promise.resolve('unknown');
-    // No token has a blank.
+    // A token contains no blank.
     const key = createHash('sha256').update(`${token} ${about}`).digest('base64');
     const isGuest = this.#guests.has(key);
     const known = this.#guests.get(key) ?? this.#strangers.get(key);
@@ -206,7 +192,7 @@ export class Access {
       this.#complain('more tokens are shown that nobody knows than are asked about');
       return Promise.resolve('away');
     }
-    // The time runs from before the question: what the answer says was true then.
+    // The age starts before the question, because the answer may be that old.
     const age = new Stopwatch(this.#options.clock);
     const entry: Known = { verdict: this.#ask(new Secret(token), about), age };
     remember(isGuest ? this.#guests : this.#strangers, key, entry);
@@ -219,7 +205,7 @@ export class Access {
   #sort(key: string, entry: Known, answer: Verdict): void {
     const from = this.#guests.get(key) === entry ? this.#guests : this.#strangers;
     if (from.get(key) !== entry) return;
-    // Nothing was said against a guest either.
+    // Does not count against a guest.
     if (answer === 'away') entry.age = undefined;
     const to = answer === 'away' ? from : answer === 'allowed' ? this.#guests : this.#strangers;
     if (from === to) return;
@@ -245,16 +231,13 @@ export class Access {
         return (await reviews.maySee(user, about, signal)) ? 'allowed' : 'forbidden';
       });
     } catch (error) {
-      // An API server may say what it was given, and it was given a token.
+      // Errors of the API server may quote the token.
       this.#complain(messageOf(error).replaceAll(token.reveal(), '…'));
       return 'away';
     }
   }
 
-  /**
-   * Visitors are told nothing of the reason, so it is in the log; once a minute, however many of
-   * them there are.
-   */
+  /** Logs the reason, because visitors do not see it; at most once a minute. */
   #complain(reason: string): void {
     const { logger, clock } = this.#options;
     if (this.#complained && this.#complained.elapsedNs < COMPLAINT_NS) return;
@@ -266,7 +249,7 @@ export class Access {
   }
 }
 
-/** As the newest; the oldest one goes for it. */
+/** Adds the newest entry and removes the oldest. */
 function remember(known: Map<string, Known>, key: string, entry: Known): void {
   known.delete(key);
   known.set(key, entry);

@@ -1,15 +1,14 @@
 import { plainDocument } from './layout.ts';
 
-/** What is answered to a request. */
 export interface Answer {
   readonly status: number;
-  /** Of a page. */
+  /** HTML of a page. */
   readonly body: string;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Instead of a page. */
+  /** Sent instead of a page. */
   readonly download?: {
     readonly bytes: AsyncIterable<Uint8Array>;
-    /** Called once, however it ends. */
+    /** Called once, after success or failure. */
     readonly end: () => void;
   };
 }

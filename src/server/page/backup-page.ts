@@ -22,7 +22,7 @@ import {
   messagesSections,
 } from './run-parts.ts';
 
-/** A backup's own page: `/backups/NAME`. */
+/** The page of a backup: `/backups/NAME`. */
 export function backupDocument(
   { world, volumesOf, messages, hasFiles, logout }: PageOptions,
   backup: RunRow,

@@ -1,9 +1,9 @@
 import { type Tone, toneOf } from '../../kube/index.ts';
 import type { RunRow } from './rows.ts';
 
-/** Of one day, in UTC. */
+/** Backups of a day, in UTC. */
 export interface CalendarDay {
-  /** Such as `2026-11-26`. */
+  /** For example `2026-11-26`. */
   readonly date: string;
   readonly good: number;
   readonly doubtful: number;
@@ -16,10 +16,10 @@ export interface CalendarDay {
 export const CALENDAR_DAYS = 30;
 const DAY_MS = 86_400_000;
 
-/** Such as `2026-11-26`, in UTC. */
+/** For example `2026-11-26`, in UTC. */
 export const dateOf = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
 
-/** The last days, oldest first, today included; each backup counts on the day on which it began. */
+/** The last days, oldest first, including today. A backup counts on the day of its start. */
 export function calendarOf(backups: readonly RunRow[], nowMs: number): CalendarDay[] {
   const today = Math.floor(nowMs / DAY_MS);
   const first = today - CALENDAR_DAYS + 1;

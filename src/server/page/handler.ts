@@ -39,13 +39,13 @@ export interface PageHandlerOptions {
   /** Undefined if stored errors and warnings are not shown. */
   readonly messages?: MessageSource | undefined;
   readonly access: Access;
-  /** Audiences of which a token must have one. The login page names them. */
+  /** A token must have one of these audiences. The login page names them. */
   readonly audiences?: readonly string[];
-  /** Undefined where files of backups are not shown. */
+  /** Undefined if files of backups are not shown. */
   readonly files?: FilesOptions | undefined;
   readonly logger: Logger;
   readonly clock: Clock;
-  /** Whether only this machine, or this pod, reaches it: then nobody logs in. */
+  /** Whether the page is reachable only from this machine or pod: then it needs no login. */
   readonly isLoopback: boolean;
 }
 
@@ -54,19 +54,19 @@ const HEADERS = {
   'content-security-policy': CONTENT_SECURITY_POLICY,
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',
-  // With none at all, browsers hide where a form comes from too.
+  // With `no-referrer`, browsers would also hide the origin of a form.
   'referrer-policy': 'same-origin',
   'cross-origin-opener-policy': 'same-origin',
   'cross-origin-resource-policy': 'same-origin',
   'permissions-policy': 'camera=(), geolocation=(), microphone=()',
   'cache-control': 'no-store',
 };
-/** A name of another machine that was made to point to this one comes with that other name. */
+/** Stops DNS rebinding: a foreign name that points to this machine appears in the Host header. */
 const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
 const RUN_PATH = /^\/(backups|restores)\/([^/]+)$/;
 const FILES_PATH = /^\/backups\/([^/]+)\/(files|download)$/;
 
-/** Answers requests of the status page. It changes nothing but sessions. */
+/** Answers requests of the status page. Changes nothing except sessions. */
 export class PageHandler {
   readonly #options: PageHandlerOptions;
   readonly #sessions: Sessions;
@@ -86,7 +86,7 @@ export class PageHandler {
     });
     const answered = this.#answerSafely(request, gone.signal).then(async (answer) => {
       const { status, body, headers, download } = answer;
-      // What is left of a body that was not read must not be taken for the next request.
+      // The rest of an unread body must not be parsed as the next request.
       const isRead = request.complete;
       const isHead = request.method === 'HEAD';
       try {
@@ -114,10 +114,10 @@ export class PageHandler {
     try {
       return await this.#answer(request, gone);
     } catch (error) {
-      // Nobody is there to read it.
+      // The visitor is gone.
       if (gone.aborted) return plain(499, 'Gone', 'The visitor has gone.');
       if (isCode(error, 'NOT_READ_YET')) return away('The cluster', messageOf(error));
-      // Neither headers nor address: they may hold a token.
+      // No headers and no address: they may contain a token.
       this.#options.logger.error({ error: messageOf(error) }, 'status page: a request failed');
       return plain(
         500,
@@ -135,8 +135,7 @@ export class PageHandler {
     }
     const url = urlOf(request);
     if (!url) return plain(400, 'Not understood', 'The address of this request cannot be read.');
-    // Whoever reaches a loopback address may see the page, and still has to say who they are to see
-    // files.
+    // On a loopback address the page needs no login, but files do.
     if (method === 'POST' && (!isLoopback || this.#files)) {
       if (url.pathname === '/login') return this.#login(request);
       if (url.pathname === '/logout') return this.#logout(request);
@@ -158,7 +157,7 @@ export class PageHandler {
     const { backupsByName, nowMs } = await this.#options.view.look();
     const backup = backupsByName.get(decoded(name) ?? '');
     if (!backup) return notFound(NO_BACKUP);
-    // The usual limit is one for pages that are in memory.
+    // The normal limit is for pages in memory; reads from a bucket take longer.
     request.socket.setTimeout(SILENT_MS);
     return this.#files.answer({
       url,
@@ -230,7 +229,7 @@ export class PageHandler {
     return { status: 401, body: loginDocument({ problem, next, audience }), headers };
   }
 
-  /** No reason names anything of the cluster. */
+  /** The reasons name no objects of the cluster. */
   #refused(verdict: Exclude<Verdict, 'allowed'>, next: string): Answer {
     switch (verdict) {
       case 'unknown':
@@ -254,7 +253,7 @@ const NO_RESTORE = 'There is no restore of this name; it may have been deleted.'
 const NO_BACKUP = 'There is no backup of this name; it may have been deleted.';
 
 function urlOf({ url = '' }: IncomingMessage): URL | undefined {
-  // A path, and not the address of another server, as proxies are asked for.
+  // Accept only a path, not the absolute URL of a proxy request.
   if (!url.startsWith('/') || url.startsWith('//')) return undefined;
   return URL.canParse(url, 'http://page') ? new URL(url, 'http://page') : undefined;
 }

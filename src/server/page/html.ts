@@ -1,8 +1,8 @@
 import { assert, lookup, printable } from '../../base/index.ts';
 
 /**
- * Text that is HTML already. Only {@link html} and {@link fixedHtml} make it, so that whatever
- * comes from the cluster is escaped on its way into a page.
+ * Text that is already HTML. Only {@link html} and {@link fixedHtml} create it, so text of the
+ * cluster is always escaped.
  */
 class Markup {
   readonly #text: string;
@@ -19,10 +19,7 @@ export type Html = Markup;
 
 export type HtmlValue = string | number | Html | false | undefined | readonly HtmlValue[];
 
-/**
- * Marks that change how the text around them is read, or that nobody sees, besides those of
- * `printable`.
- */
+/** Invisible marks, and marks that change the text around them. An addition to `printable`. */
 const HIDDEN_MARKS =
   /[\u00ad\u061c\u200b-\u200f\u2060-\u2064\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 const ENTITIES: Readonly<Record<string, string>> = {
@@ -34,10 +31,7 @@ const ENTITIES: Readonly<Record<string, string>> = {
   '`': '&#96;',
 };
 
-/**
- * Any text as text of a page, also between the quotes of an attribute. Control characters and marks
- * of direction are spelled out.
- */
+/** Escapes text for a page or a quoted attribute. Makes control and direction marks visible. */
 export function escaped(text: string): string {
   return printable(text.toWellFormed())
     .replaceAll(
@@ -48,9 +42,9 @@ export function escaped(text: string): string {
 }
 
 /**
- * HTML with values in it: texts and numbers are escaped, HTML is taken as it is, lists are put
- * together, `false` and undefined are nothing. A value stands between tags or in an attribute with
- * double quotes; any other place is a bug, and none that hostile text can reach.
+ * HTML with values. Texts and numbers are escaped, HTML is inserted unchanged, and lists are
+ * joined. `false` and undefined give nothing. Values may stand between tags or in attributes with
+ * double quotes. Other places are bugs of the template; hostile text cannot cause them.
  */
 export function html(strings: TemplateStringsArray, ...values: readonly HtmlValue[]): Html {
   const places = placesOf(strings);
@@ -62,10 +56,7 @@ export function html(strings: TemplateStringsArray, ...values: readonly HtmlValu
   return new Markup(text);
 }
 
-/**
- * Texts of this program that cannot be templates: the style and the script of the page. Never
- * anything else.
- */
+/** Only for the page's own style and script, which cannot be templates. */
 export const fixedHtml = (text: string): Html => new Markup(text);
 
 function textOf(value: HtmlValue): string {
@@ -83,7 +74,7 @@ function attributeText(value: HtmlValue): string {
 type Place = 'text' | 'attribute';
 const known = new WeakMap<TemplateStringsArray, readonly Place[]>();
 
-/** Where the values of a template stand; looked at once for each template of the source. */
+/** The places of values in a template; parsed once for each template of the source. */
 function placesOf(strings: TemplateStringsArray): readonly Place[] {
   const seen = known.get(strings);
   if (seen) return seen;
@@ -104,5 +95,5 @@ function placesOf(strings: TemplateStringsArray): readonly Place[] {
   return places;
 }
 
-/** A name or a message from the cluster: its direction changes nothing around it. */
+/** A name or message of the cluster. Its direction does not affect the text around it. */
 export const named = (text: string): Html => html`<bdi>${text}</bdi>`;

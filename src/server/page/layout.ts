@@ -13,11 +13,10 @@ export interface DocumentOptions {
   readonly header: Html;
   readonly main: Html;
   readonly footer?: Html | undefined;
-  /** Whether it shows itself anew. */
+  /** Whether the page refreshes itself. */
   readonly isLive: boolean;
 }
 
-/** A whole page. */
 export function documentOf({ title, header, main, footer, isLive }: DocumentOptions): string {
   const page = html`<html lang="en">
     <head>
@@ -38,7 +37,7 @@ export function documentOf({ title, header, main, footer, isLive }: DocumentOpti
   return `<!doctype html>\n${page.toString()}`;
 }
 
-/** A page that says one thing. */
+/** A page with a single message. */
 export const plainDocument = (title: string, text: HtmlValue): string =>
   documentOf({
     title,
@@ -47,21 +46,21 @@ export const plainDocument = (title: string, text: HtmlValue): string =>
     main: html`<p>${text}</p>`,
   });
 
-/** Names of facts, and what is so. */
+/** Names and values. */
 export type Facts = readonly (readonly [string, HtmlValue])[];
 
 export interface TableOptions {
   readonly id: string;
   readonly caption: HtmlValue;
-  /** Titles of columns; those of numbers begin with `#`. */
+  /** Titles of columns. Titles of number columns begin with `#`. */
   readonly columns: readonly string[];
-  /** Cells; the first one of each row is its heading. */
+  /** Cells. The first cell of a row is its heading. */
   readonly rows: readonly (readonly HtmlValue[])[];
-  /** Where there may be no rows: what is said then. */
+  /** Text for a table without rows. */
   readonly empty?: string;
 }
 
-/** A table that is scrolled by itself where the screen is narrow. */
+/** A table that scrolls by itself on a narrow screen. */
 export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Html {
   if (rows.length === 0 && empty !== undefined) return html`<p class="dim">${empty}</p>`;
   const isNumber = columns.map((column) => column.startsWith('#'));
@@ -102,7 +101,7 @@ export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Ht
   </div>`;
 }
 
-/** What is said where not all rows are shown. */
+/** A note if some rows are not shown. */
 export const moreOf = (total: number, shown: number): Html | undefined =>
   total > shown ? html`<p class="dim">and ${numberText(total - shown)} more</p>` : undefined;
 
@@ -111,7 +110,7 @@ export const numberText = (value: number): string =>
 
 const NO_BREAK = '\u00a0';
 
-/** To the minute, in UTC, and how long ago. */
+/** Time to the minute in UTC, with its age. */
 export function timeOf(ms: number | undefined, nowMs: number, none = ''): Html | string {
   if (ms === undefined) return none;
   const text = new Date(ms).toISOString();
@@ -123,7 +122,7 @@ export function timeOf(ms: number | undefined, nowMs: number, none = ''): Html |
 
 const SIGNS: Readonly<Record<Tone, string>> = { good: '✓', doubtful: '!', bad: '✗', plain: '…' };
 
-/** With a sign beside the colour. */
+/** A phase with a sign, so that the colour is not the only mark. */
 export function phaseOf(phase: string): Html {
   const tone = toneOf(phase);
   return html`<span class="tone-${tone}"
@@ -133,7 +132,7 @@ export function phaseOf(phase: string): Html {
 
 export const signOf = (tone: Tone): string => SIGNS[tone];
 
-/** How much of something is done. */
+/** A progress bar. */
 export function barOf(done: number, total: number, label: string): Html | string {
   if (total <= 0) return '';
   const percent = Math.min(100, Math.floor((100 * done) / total));
@@ -159,10 +158,7 @@ export const backupLink = (name: string): Html =>
 export const restoreLink = (name: string): Html =>
   html`<a href="${restorePath(name)}">${named(name)}</a>`;
 
-/**
- * Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change
- * paths with dots.
- */
+/** The address of a volume's files. In the query, because browsers change paths with dots. */
 export function filesPath(
   backup: string,
   place?: FilePlace,
@@ -178,6 +174,6 @@ export function filesPath(
 
 export interface FilesPathOptions {
   readonly verb?: 'files' | 'download';
-  /** Further parameters of the query. */
+  /** More parameters of the query. */
   readonly more?: Readonly<Record<string, string>>;
 }

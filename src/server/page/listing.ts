@@ -1,14 +1,14 @@
 import { dateOf } from './calendar.ts';
 import type { RunRow } from './rows.ts';
 
-/** What a visitor asks of the table of backups, by the query of the address. */
+/** The filter for the table of backups, from the query of the address. */
 export interface ListingQuery {
   readonly phase: string;
-  /** Of the name. */
+  /** Prefix of the name. */
   readonly prefix: string;
-  /** Such as `2026-11-26`. */
+  /** For example `2026-11-26`. */
   readonly day: string;
-  /** From 1 on. */
+  /** Starts at 1. */
   readonly page: number;
 }
 
@@ -20,10 +20,10 @@ export interface Listing<T> {
 }
 
 export const PAGE_ROWS = 100;
-/** Names of Kubernetes are no longer. */
+/** The longest name in Kubernetes. */
 const WORD_CHARS_MAX = 253;
 
-/** What is no such query is none. */
+/** Invalid parameters count as absent. */
 export function listingQueryOf(parameters: URLSearchParams): ListingQuery {
   const word = (name: string): string =>
     (parameters.get(name) ?? '').trim().slice(0, WORD_CHARS_MAX);
@@ -37,7 +37,7 @@ export function listingQueryOf(parameters: URLSearchParams): ListingQuery {
   };
 }
 
-/** The address of the same listing with something changed; a listing begins with its first page. */
+/** The address of the same listing with a change. Leads to the first page by default. */
 export function listingPath(query: ListingQuery, change: Partial<ListingQuery>): string {
   const { phase, prefix, day, page } = { ...query, page: 1, ...change };
   const parameters = new URLSearchParams({
@@ -49,7 +49,7 @@ export function listingPath(query: ListingQuery, change: Partial<ListingQuery>):
   return `/${parameters === '' ? '' : `?${parameters}`}#backups`;
 }
 
-/** One page of the backups that match, in the order that they have. */
+/** A page of the matching backups, in their given order. */
 export function listBackups(backups: readonly RunRow[], query: ListingQuery): Listing<RunRow> {
   const { phase, prefix, day } = query;
   const isAll = phase === '' && prefix === '' && day === '';
@@ -64,7 +64,7 @@ export function listBackups(backups: readonly RunRow[], query: ListingQuery): Li
   return pageOf(matching, query.page);
 }
 
-/** The last page where there is none of that number. */
+/** Returns the last page if the wanted page does not exist. */
 export function pageOf<T>(all: readonly T[], wanted: number): Listing<T> {
   const pages = Math.max(1, Math.ceil(all.length / PAGE_ROWS));
   const page = Math.min(wanted, pages);

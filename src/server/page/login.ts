@@ -5,21 +5,20 @@ import { TOKEN_CHARS_MAX } from './access.ts';
 import { SESSION_SECONDS } from './sessions.ts';
 
 /**
- * The prefix makes browsers take it from this very host only, over TLS (or from this machine), for
- * all of its paths: no other host, and nobody who changes plain HTTP on its way, can put a session
- * of theirs in its place.
+ * With this prefix browsers accept the cookie only from this host, over TLS (or locally), for all
+ * paths. Other hosts, and attackers on plain HTTP, cannot replace the session.
  */
 const COOKIE = '__Host-longshore-session';
-/** `token=`, and a token whose every third character is escaped; with an address beside it. */
+/** `token=`, a token with every third character escaped, and an address. */
 const FORM_BYTES_MAX = 2.5 * TOKEN_CHARS_MAX;
 const FORM_TYPE = 'application/x-www-form-urlencoded';
 
-/** Strict: other sites' pages and links send no request with a session. */
+/** Strict: requests from other sites carry no session. */
 export const sessionCookie = (id: string): string =>
   `${COOKIE}=${id}; Max-Age=${SESSION_SECONDS}; Path=/; Secure; HttpOnly; SameSite=Strict`;
 export const NO_SESSION_COOKIE = `${COOKIE}=; Max-Age=0; Path=/; Secure; HttpOnly; SameSite=Strict`;
 
-/** The id of a session, where the request has one. */
+/** The id of the session, if the request has one. */
 export function sessionIdOf({ headers }: IncomingMessage): string | undefined {
   for (const pair of (headers.cookie ?? '').split(';')) {
     const at = pair.indexOf('=');
@@ -34,9 +33,8 @@ export const bearerOf = ({ headers }: IncomingMessage): string | undefined =>
   /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1];
 
 /**
- * Whether a form was sent by this server's own page. Browsers say where a request comes from in
- * headers that no page can set; whoever says nothing is no browser, and has the Authorization
- * header.
+ * Whether a form came from this server's own page. Browsers send the origin in headers that pages
+ * cannot set. Other clients use the Authorization header.
  */
 export function isFromOwnPage({ headers }: IncomingMessage): boolean {
   const site = headers['sec-fetch-site'];
@@ -48,37 +46,34 @@ export function isFromOwnPage({ headers }: IncomingMessage): boolean {
 
 export interface LoginForm {
   readonly token: string;
-  /** Where the visitor wanted to go: a path of this page. */
+  /** The address after the login: a path of this page. */
   readonly next: string;
 }
 
-/** Of addresses that somebody follows; longer ones are forgotten by the login. */
+/** Longer addresses are dropped at the login. */
 const NEXT_CHARS_MAX = 2048;
-/** Of this page, and nothing that a browser would take for another server. */
+/** Only paths of this page, and no address that a browser takes for another server. */
 const NEXT = /^\/backups\/[^/\\\s?#]+\/files(?:\?[!-~]*)?$/;
 
-/** What the login leads to: the page of files that was asked for, else the overview. */
+/** The target of the login: the requested page of files, or the overview. */
 export const nextOf = (path: string): string =>
   path.length <= NEXT_CHARS_MAX && NEXT.test(path) ? path : '/';
 
-/**
- * What a login form has; undefined where the request is none, or too long. What is not read is the
- * caller's to cut off.
- */
+/** Parses a form; undefined if invalid or too long. The caller cuts off the unread rest. */
 export async function loginFormOf(request: IncomingMessage): Promise<LoginForm | undefined> {
   const [type = ''] = (request.headers['content-type'] ?? '').split(';');
   if (type.trim().toLowerCase() !== FORM_TYPE) return undefined;
   const parts: Buffer[] = [];
   let bytes = 0;
   try {
-    // Who sent too much is to hear of it.
+    // Keep the connection, so that the visitor gets an answer.
     for await (const part of request.iterator({ destroyOnReturn: false })) {
       bytes += (part as Buffer).length;
       if (bytes > FORM_BYTES_MAX) return undefined;
       parts.push(part as Buffer);
     }
   } catch {
-    // The connection broke, or its time was over: nobody is there to be answered.
+    // The connection broke or timed out: no answer is possible.
     return undefined;
   }
   const form = new URLSearchParams(Buffer.concat(parts).toString('utf8'));
@@ -92,7 +87,7 @@ interface LoginPrompt {
   readonly audience?: string | undefined;
 }
 
-/** What anybody sees who has not logged in. It says nothing of the cluster. */
+/** The page without login. Contains nothing of the cluster. */
 export const loginDocument = ({ problem, next = '/', audience }: LoginPrompt): string =>
   documentOf({
     title: 'Log in',

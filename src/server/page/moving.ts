@@ -18,19 +18,19 @@ import type { RunRow } from './rows.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
 
-/** Our choice: what is beyond is on the pages of the backups. */
+/** Our choice: pages of backups show more. */
 const ROWS_MAX = 100;
-/** Names of idle nodes: our choice too. */
+/** Limit for names of idle nodes. Our choice. */
 const IDLE_MAX = 10;
 
 export const isMoving = ({ phase }: PageVolume): boolean => isMovementRunning(phase);
 
-/** Of volumes together. */
+/** Sums over volumes. */
 export interface Totals {
   readonly count: number;
   readonly ended: number;
   readonly bytesDone: number;
-  /** 0 where that of one is not known. */
+  /** 0 if a volume's size is unknown. */
   readonly totalBytes: number;
   readonly bytesPerSecond: number;
   readonly secondsLeft: number | undefined;
@@ -57,8 +57,8 @@ export function totalsOf(volumes: readonly PageVolume[]): Totals {
 type VolumesOf = (run: RunRow) => readonly PageVolume[];
 
 /**
- * Backups, restores, volumes and nodes, as far as something is under way. What is empty has no
- * heading and no table: most of the day all of it is, and then one line says so.
+ * Running backups and restores, volumes and nodes. Empty parts have no heading and no table. Mostly
+ * all parts are empty, and a single line says so.
  */
 export function movingSections(world: World, volumesOf: VolumesOf): readonly MovingSection[] {
   const runs = underWaySection(world, volumesOf);
@@ -83,19 +83,19 @@ export function movingSections(world: World, volumesOf: VolumesOf): readonly Mov
 
 export interface MovingSection extends Part {
   readonly id: string;
-  /** In the list of the parts of the page. */
+  /** In the table of contents. */
   readonly title: string;
 }
 
 interface Part {
   readonly body: Html | undefined;
-  /** What is said instead where there is nothing to show. */
+  /** Text if there is nothing to show. */
   readonly quiet: string | undefined;
 }
 
 const quietly = (quiet: string): Part => ({ body: undefined, quiet });
 
-/** Backups and restores that are under way, with the volumes of each together. */
+/** Running backups and restores, with the sums of their volumes. */
 function underWaySection(world: World, volumesOf: VolumesOf): Part {
   const runs = [...world.backups, ...world.restores].filter(({ isOver }) => !isOver);
   if (runs.length === 0) {
@@ -139,9 +139,8 @@ function itemsOf({ itemsDone, itemsTotal, name }: RunRow): HtmlValue {
   return [barOf(itemsDone, itemsTotal, `Items of ${name}`), text];
 }
 
-/** Volumes whose bytes are being moved. */
 function volumesSection(world: World): Part {
-  // Said once: the other two say nothing then.
+  // The other two parts stay silent then.
   if (!world.volumes) return quietly('Volumes have not been read yet.');
   const moving = world.volumes.underWay.filter(isMoving);
   if (moving.length === 0) return quietly('No volume is being moved.');
@@ -180,7 +179,7 @@ function ownerOf(world: World, volume: PageVolume): HtmlValue {
   return owner.kind === 'Backup' ? ['backup ', backupLink(name)] : ['restore ', restoreLink(name)];
 }
 
-/** Volumes that are not moved yet, or not cleaned up, and for what each waits. */
+/** Volumes whose move has not begun or is being cleaned up, with the reason. */
 function waitingSection(world: World): Part {
   const waiting = (world.volumes?.underWay ?? []).filter((volume) => !isMoving(volume));
   if (waiting.length === 0) return quietly(world.volumes ? 'No operation is waiting.' : '');
@@ -205,7 +204,7 @@ function waitingSection(world: World): Part {
   return { body, quiet: undefined };
 }
 
-/** Nodes with something to do. */
+/** Nodes with work. */
 function nodesSection({ volumes }: World): Part {
   const nodes = Map.groupBy(
     (volumes?.underWay ?? []).filter(({ node }) => node !== ''),
@@ -240,7 +239,7 @@ function nodesSection({ volumes }: World): Part {
   return { body, quiet: undefined };
 }
 
-/** Of nodes whose agents run and have nothing to do. */
+/** Names nodes with an idle agent. */
 function idleText(nodes: readonly string[]): string {
   if (nodes.length === 0) return '';
   const more = nodes.length - IDLE_MAX;

@@ -31,15 +31,14 @@ const STANDING_SECTIONS = [
 export interface PageOptions {
   readonly world: World;
   readonly volumesOf: (run: RunRow) => readonly PageVolume[];
-  /** Stored errors and warnings of the run that is shown, or why they cannot be read. */
+  /** Stored errors and warnings of the shown run, or why they are unreadable. */
   readonly messages?: RunMessages | string | undefined;
-  /** Whether files of backups are shown to those who may see them. */
+  /** Whether files of backups are available. */
   readonly hasFiles: boolean;
-  /** Undefined where nobody has to log in. */
+  /** Undefined without a login. */
   readonly logout: Html | undefined;
 }
 
-/** The page that shows all of it. */
 export function overviewDocument(
   { world, volumesOf, logout }: PageOptions,
   query: ListingQuery,
@@ -74,7 +73,7 @@ export const footerOf = (_world: World, logout: Html | undefined): Html =>
   html`${logout} This page only shows; backups are made and restored by
     <code>longshore backup</code> and <code>longshore restore</code>.`;
 
-/** What may be old, before anything that is shown. */
+/** Warnings about outdated data, above all other content. */
 export const outagesOf = ({ outages }: World): Html | undefined =>
   outages.length === 0
     ? undefined

@@ -5,28 +5,28 @@ import type { RunRow } from './rows.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
 
-/** Something that somebody should look at. */
+/** A problem that needs attention. */
 export interface Problem {
   readonly tone: 'bad' | 'doubtful';
-  /** What it is about, such as `Backup nightly-1`. */
+  /** For example `Backup nightly-1`. */
   readonly subject: string;
-  /** The backup or restore whose page says more. */
+  /** The backup or restore with more details. */
   readonly run?: Pick<RunRow, 'kind' | 'name'>;
-  /** In the words of whoever noted it. */
+  /** The original message. */
   readonly what: string;
-  /** What to do about it, in a sentence. */
+  /** Advice in a sentence. */
   readonly remedy: string;
-  /** Undefined where it lasts. */
+  /** Undefined for a lasting problem. */
   readonly atMs: number | undefined;
 }
 
 const DAY_MS = 86_400_000;
-/** Older ones are in the calendar and the tables. Our choice. */
+/** Older problems are in the calendar and the tables. Our choice. */
 const RECENT_MS = 7 * DAY_MS;
-/** A server looks at schedules every minute, and may be started anew meanwhile. Our choice. */
+/** Servers check schedules every minute, and may restart meanwhile. Our choice. */
 const OVERDUE_MS = 15 * 60_000;
 
-/** What lasts first, then what happened, newest first. */
+/** Lasting problems first, then events, newest first. */
 export function problemsOf(world: World): Problem[] {
   const lasting = [
     ...locationProblems(world),
@@ -68,7 +68,7 @@ function locationProblems({ locations, unread }: World): Problem[] {
     }));
 }
 
-/** That nothing has failed says little where nothing was tried. */
+/** The absence of failures means little if no backup ran. */
 function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Problem[] {
   if (newestWhole && nowMs - newestWhole.beganMs < RECENT_MS) return [];
   const works = schedules.some(({ isPaused, phase }) => !isPaused && phase === 'Enabled');
@@ -89,7 +89,7 @@ function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Pro
   ];
 }
 
-/** Backups in a bucket that somebody changed or removed. */
+/** Backups that were changed or removed in a bucket. */
 function trustProblems({ trust }: World): Problem[] {
   return [...trust].flatMap(([location, { wrong }]) =>
     wrong.map(({ name, text }) => ({
@@ -168,7 +168,7 @@ function scheduleProblems({ schedules, backups, nowMs, namespace }: World): Prob
 function runProblems(rows: readonly RunRow[], nowMs: number): Problem[] {
   const found: Problem[] = [];
   for (const row of rows) {
-    // Newest first.
+    // Rows are sorted, newest first.
     if (nowMs - row.beganMs > RECENT_MS) break;
     const { phase, name, kind, why, errors } = row;
     if (!row.isOver || phase === 'Completed') continue;
@@ -207,6 +207,6 @@ function volumeProblems(world: World): Problem[] {
     }));
 }
 
-/** The whole name, where that backup or restore is still there. */
+/** The full name if the run still exists; otherwise the label, which may be cut. */
 export const ownerNameOf = ({ runsByUid }: World, { owner }: PageVolume): string =>
   runsByUid.get(owner.uid)?.name ?? owner.name;

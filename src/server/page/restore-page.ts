@@ -12,7 +12,7 @@ import {
 } from './run-parts.ts';
 import type { World } from './view.ts';
 
-/** A restore's own page: `/restores/NAME`. */
+/** The page of a restore: `/restores/NAME`. */
 export function restoreDocument(
   { world, volumesOf, messages, logout }: PageOptions,
   restore: RunRow,

@@ -10,10 +10,7 @@ import {
 } from '../../kube/index.ts';
 import { verificationOf } from '../../repository-access/index.ts';
 
-/**
- * What the page keeps of a Backup or Restore: there may be ten thousand, and a cache holds them
- * all. Times are in milliseconds since 1970.
- */
+/** A cached Backup or Restore; there may be ten thousand. Times are in ms since 1970. */
 export interface RunRow {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
@@ -21,7 +18,7 @@ export interface RunRow {
   readonly phase: string;
   readonly isOver: boolean;
   readonly isDeleting: boolean;
-  /** When it began, or was created where it has not begun. */
+  /** The start; before that, the creation. */
   readonly beganMs: number;
   readonly endedMs: number | undefined;
   readonly expiresMs: number | undefined;
@@ -29,17 +26,17 @@ export interface RunRow {
   readonly warnings: number;
   readonly itemsDone: number;
   readonly itemsTotal: number;
-  /** Of a restore the name of its backup. */
+  /** For a restore: the name of its backup. */
   readonly of: string;
-  /** The label of the Schedule that made it. */
+  /** The Schedule's label. */
   readonly schedule: string;
-  /** A Backup that was found in the bucket: its label does not prove that the Schedule made it. */
+  /** For a Backup from the bucket: its label does not prove that the Schedule created it. */
   readonly isSynced: boolean;
   readonly location: string;
   readonly queuePosition: number;
   readonly snapshots: Counts;
   readonly operations: Counts;
-  /** Why it failed, in the words of whoever noted it. */
+  /** The original message of its failure. */
   readonly why: string;
 }
 
@@ -56,14 +53,11 @@ export interface ScheduleRow {
   readonly isPaused: boolean;
   readonly why: string;
   readonly lastBackupMs: number | undefined;
-  /**
-   * Undefined where the expression has none, or cannot be read. It may be over: then a backup is
-   * due.
-   */
+  /** Undefined if there is none, or the expression is invalid. A past time means: due. */
   readonly nextMs: number | undefined;
-  /** Backups are made of it by hand only, by what it says. */
+  /** The expression allows only manual backups. */
   readonly isManual: boolean;
-  /** Why there is no next run though there should be one. */
+  /** Why an expected next run is missing. */
   readonly cronProblem: string;
 }
 
@@ -77,7 +71,7 @@ export interface RepositoryRow {
   readonly lastMaintenanceMs: number | undefined;
   readonly lastMaintenanceFailed: string | undefined;
   readonly verifiedMs: number | undefined;
-  /** In the bucket, when it was verified; undefined where that was never measured. */
+  /** Bytes in the bucket at the last verification; undefined if never measured. */
   readonly packBytes: number | undefined;
   readonly damagedContents: number;
   /** From 0 to 1. */
@@ -98,12 +92,12 @@ export interface LocationRow {
   readonly validatedMs: number | undefined;
 }
 
-/** An object of which only a row is kept. */
+/** The cached part of an object. */
 export interface Kept<R> extends KubeObject {
   readonly row: R;
 }
 
-/** Whoever may write an object may have written anything there. */
+/** Fields may have any type, because users can write them. */
 type Loose = Readonly<Record<string, unknown>>;
 interface LooseObject extends KubeObject {
   readonly spec?: Loose | null;
@@ -126,7 +120,7 @@ export function timeIn(value: unknown): number | undefined {
 const sentencesIn = (value: unknown): string =>
   Array.isArray(value) ? redactAndCut(value.slice(0, WHY_PARTS_MAX).map(textIn).join('; ')) : '';
 
-/** With as much of the metadata as a cache needs. */
+/** Keeps the metadata that a cache needs. */
 function kept<R>({ metadata }: KubeObject, row: R): Kept<R> {
   const { name, namespace, uid, resourceVersion, creationTimestamp } = metadata;
   return {
@@ -210,14 +204,13 @@ export function keptSchedule(object: LooseObject): Kept<ScheduleRow> {
 type NextRun = Pick<ScheduleRow, 'nextMs' | 'isManual' | 'cronProblem'>;
 
 /**
- * There was no Velero before, and times of the API have years of four digits: whoever may write a
- * Schedule may write any time as that of its last backup, and clocks of long ago did what no search
- * should have to follow.
+ * Limits of the search: Velero is no older, and years have four digits. Users may write any time
+ * into a Schedule, and a far time would make the search long.
  */
 const FIRST_MS = Date.UTC(2017, 0, 1);
 const LAST_MS = Date.UTC(9999, 0, 1);
 
-/** By what a server of Velero would do next, in the time zone of this process, as of that one. */
+/** The next run after `afterMs` as Velero's server computes it, in this process's time zone. */
 function nextRunOf(text: string, afterMs: number): NextRun {
   try {
     const cron = parseCron(text);

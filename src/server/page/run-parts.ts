@@ -25,11 +25,11 @@ export interface ItsVolumesOptions {
   readonly run: RunRow;
   readonly volumes: readonly PageVolume[];
   readonly page: number;
-  /** Whether the names of volumes lead to their files. */
+  /** Whether names of volumes link to their files. */
   readonly hasFiles: boolean;
 }
 
-/** Of one kind, as many as the page shows. */
+/** Limit for each kind on the page. */
 export const MESSAGES_MAX = 50;
 
 interface Messages {
@@ -37,18 +37,15 @@ interface Messages {
   readonly texts: readonly string[];
 }
 
-/** Errors and warnings that a backup or restore has stored in the bucket. */
+/** Errors and warnings that a run stored in the bucket. */
 export interface RunMessages {
   readonly errors: Messages;
   readonly warnings: Messages;
 }
 
-/** Where the page has the errors and warnings of ended runs from. */
+/** Reads the errors and warnings of ended runs. */
 export interface MessageSource {
-  /**
-   * `location`: where its backup is. Resolves with a sentence if they cannot be read. Never
-   * rejects.
-   */
+  /** `location`: that of its backup. Resolves with a sentence on failure, and never rejects. */
   of(run: RunRow, location: string): Promise<RunMessages | string>;
 }
 
@@ -56,7 +53,7 @@ export interface MessageSource {
 export const hasMessages = ({ phase, errors, warnings }: RunRow): boolean =>
   hasEnded(phase) && (errors + warnings > 0 || phase !== 'Completed');
 
-/** Errors and warnings of one backup or restore. `messages`: undefined if it has none. */
+/** The errors and warnings of a run. `messages`: undefined if it has none. */
 export function messagesSections(messages: RunMessages | string | undefined): HtmlValue {
   if (messages === undefined) return undefined;
   if (typeof messages === 'string') {
@@ -85,7 +82,7 @@ function messagesSection(
   </section>`;
 }
 
-/** Volumes that were moved for one backup or restore, on the page of that one. */
+/** Volumes of a backup or restore, for its page. */
 export function itsVolumesSection(options: ItsVolumesOptions): Html {
   const { world, run, volumes, page, hasFiles } = options;
   const word = run.kind === 'Backup' ? 'backup' : 'restore';
@@ -136,11 +133,11 @@ export function itsVolumesSection(options: ItsVolumesOptions): Html {
   </section>`;
 }
 
-/** Of a pod's volume the backup's own list has the claim. */
+/** Pod volumes are listed here by pod, but their files are addressed by claim. */
 const hasFilesOf = ({ kind, phase }: PageVolume): boolean =>
   kind === 'DataUpload' && phase === 'Completed';
 
-/** Of what is empty nothing is said. */
+/** Skips empty values. */
 export const factsList = (facts: Facts): Html =>
   html`<dl>
     ${facts
@@ -152,7 +149,6 @@ export const factsList = (facts: Facts): Html =>
       )}
   </dl>`;
 
-/** Of a backup or restore. */
 export function itemsOf({ itemsDone, itemsTotal }: RunRow): Facts[number][1] {
   if (itemsTotal === 0) return '';
   const text = ` ${numberText(itemsDone)} of ${numberText(itemsTotal)}`;

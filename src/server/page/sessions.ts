@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { type Clock, HOUR_NS, randomBytes, type Secret, Stopwatch } from '../../base/index.ts';
 
-/** Our choice: more browsers than a team has. The oldest session ends for the newest. */
+/** Our choice: more browsers than a team has. A new session replaces the oldest. */
 const SESSIONS_MAX = 1000;
 const LIVES_NS = HOUR_NS;
 export const SESSION_SECONDS = Number(LIVES_NS / 1_000_000_000n);
@@ -14,20 +14,20 @@ interface Session {
 const hashOf = (id: string): string => createHash('sha256').update(id).digest('base64');
 
 /**
- * Browsers that have shown a token once. A session ends after an hour, and with this process. It
- * holds the token, which is checked again for each request: it lets nobody in who would not be let
- * in with the token itself.
+ * Sessions of browsers that logged in with a token. A session ends after an hour, and with this
+ * process. The token is checked again for each request, so a session never allows more than its
+ * token.
  */
 export class Sessions {
   readonly #clock: Clock;
-  /** By the hash of the id, oldest first: looking one up tells nothing by the time it takes. */
+  /** Keys are hashes of ids, oldest first. Hashes make timing attacks useless. */
   readonly #sessions = new Map<string, Session>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** Its id, for a cookie. */
+  /** Returns its id, for a cookie. */
   begin(token: Secret): string {
     const id = Buffer.from(randomBytes(32)).toString('base64url');
     this.#sessions.set(hashOf(id), { token, age: new Stopwatch(this.#clock) });

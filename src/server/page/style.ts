@@ -1,8 +1,6 @@
 import { createHash } from 'node:crypto';
 
-/**
- * Colours of both schemes have a contrast of 4.5 to 1 at least; nothing is told by colour alone.
- */
+/** Both schemes have a contrast of at least 4.5 to 1. Colour is never the only mark. */
 export const STYLE = `
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--dim:#57606a;--line:#d0d7de;--soft:#f6f8fa;--link:#0550ae;--good:#116329;--doubtful:#7d4e00;--bad:#a40e26;--good-soft:#dafbe1;--doubtful-soft:#fff3c4;--bad-soft:#ffebe9}
 @media (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#e6edf3;--dim:#9aa4af;--line:#30363d;--soft:#161b22;--link:#79b8ff;--good:#56d364;--doubtful:#e3b341;--bad:#ff8b83;--good-soft:#12261a;--doubtful-soft:#2b2310;--bad-soft:#2f1618}}
@@ -56,8 +54,8 @@ footer{padding-top:2rem;padding-bottom:2rem;color:var(--dim);font-size:.9rem}
 `;
 
 /**
- * Shows the same page anew every ten seconds, where it is looked at and nobody writes or marks
- * anything in it. All of the page is there without it.
+ * Refreshes the page every ten seconds while it is visible and the visitor neither types nor
+ * selects text. The page is complete without this script.
  */
 export const SCRIPT = `
 (() => {
@@ -102,7 +100,7 @@ export const SCRIPT = `
 const sourceOf = (text: string): string =>
   `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
 
-/** Nothing is loaded from anywhere; this style and this script run, and no others. */
+/** The page loads nothing from elsewhere. Only this style and this script run. */
 export const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
   `style-src ${sourceOf(STYLE)}`,

@@ -16,11 +16,11 @@ import { signatureOf, signaturesOf } from './trust.ts';
 import type { World } from './view.ts';
 import { repositoryKey } from './volumes.ts';
 
-/** Our choice: more are a job for the command line. */
+/** Our choice: for more rows use the command line. */
 const ROWS_MAX = 200;
 const RESTORES_SHOWN = 20;
 
-/** Schedules, when each is next due, and whether its last backup was good. */
+/** Schedules with their next run and the outcome of their last backup. */
 export function schedulesSection(world: World): Html {
   const newest = newestOf(world.backups);
   const { schedules, nowMs } = world;
@@ -49,11 +49,11 @@ export function schedulesSection(world: World): Html {
   </section>`;
 }
 
-/** The message beside a phase that is not good. */
+/** The message for a bad phase. */
 const whyOf = ({ phase, why }: { readonly phase: string; readonly why: string }): HtmlValue =>
   why !== '' && toneOf(phase) === 'bad' && named(why);
 
-/** Where the last one was not good it matters how old the one is that was. */
+/** After a bad backup, the age of the last good backup matters. */
 function lastWholeOf(last: RunRow, whole: RunRow | undefined, nowMs: number): HtmlValue {
   if (last === whole) return undefined;
   return whole
@@ -63,12 +63,12 @@ function lastWholeOf(last: RunRow, whole: RunRow | undefined, nowMs: number): Ht
 
 interface Newest {
   last?: RunRow;
-  /** The newest that is `Completed`. */
+  /** The newest `Completed` backup. */
   whole?: RunRow;
   current?: RunRow;
 }
 
-/** By the label of the schedule: the newest backup that is over, and the newest one that is not. */
+/** The newest finished and the newest running backup, by the schedule's label. */
 function newestOf(backups: readonly RunRow[]): ReadonlyMap<string, Newest> {
   const found = new Map<string, Newest>();
   for (const row of backups) {
@@ -95,7 +95,7 @@ const outcomeOf = ({ phase, errors, warnings }: RunRow): HtmlValue => [
   warnings > 0 && `, ${numberText(warnings)} warnings`,
 ];
 
-/** The backups that a visitor asks for, a page at a time. */
+/** A page of the matching backups. */
 export function backupsSection(world: World, query: ListingQuery): Html {
   const listing = listBackups(world.backups, query);
   const { rows, total } = listing;
@@ -162,7 +162,7 @@ export function backupsSection(world: World, query: ListingQuery): Html {
   </section>`;
 }
 
-/** Links to the pages before and after. */
+/** Links to the previous and the next page. */
 export function pagesOf(
   { page, pages }: Listing<unknown>,
   pathOf: (page: number) => string,

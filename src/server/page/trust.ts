@@ -4,26 +4,26 @@ import { type Html, html, type HtmlValue, named } from './html.ts';
 import { numberText } from './layout.ts';
 import type { LocationRow, RunRow } from './rows.ts';
 
-/** The signatures in a location, as the last look at its bucket found them. */
+/** Signatures in a location, at the last read of its bucket. */
 export interface LocationTrust {
   readonly states: Readonly<Record<string, BackupTrust>>;
-  /** Backups that somebody changed or removed. */
+  /** Backups that were changed or removed. */
   readonly wrong: readonly { readonly name: string; readonly text: string }[];
 }
 
-/** Reads signatures of all locations now and then. */
+/** Reads the signatures of all locations from time to time. */
 export interface TrustSource {
-  /** The last answer, by location. A bucket is never asked while a visitor waits. */
+  /** The last result, by location. Never waits for a bucket. */
   look(): ReadonlyMap<string, LocationTrust>;
 }
 
 type Trusts = ReadonlyMap<string, LocationTrust>;
 
-/** How many backups somebody changed or removed. */
+/** The number of changed or removed backups. */
 export const wrongCount = (trust: Trusts): number =>
   [...trust.values()].reduce((sum, { wrong }) => sum + wrong.length, 0);
 
-/** Empty for a backup that was not looked at. */
+/** Empty for a backup that was not read. */
 export function signatureOf(trust: Trusts, { location, name }: RunRow): HtmlValue {
   const state = lookup(trust.get(location)?.states, name);
   if (!state) return '';
@@ -32,7 +32,7 @@ export function signatureOf(trust: Trusts, { location, name }: RunRow): HtmlValu
   return isEncrypted ? [word, ', encrypted'] : word;
 }
 
-/** The signatures in a location, as far as they are known. */
+/** The known signatures in a location. */
 export function signaturesOf(trust: Trusts, location: LocationRow): HtmlValue {
   const { states = {}, wrong = [] } = trust.get(location.name) ?? {};
   const counts = Map.groupBy(Object.values(states), ({ signature }) => signature);
@@ -46,7 +46,7 @@ export function signaturesOf(trust: Trusts, location: LocationRow): HtmlValue {
   return [texts.join(', '), ...wrong.slice(0, WRONG_SHOWN).map(wrongItem)];
 }
 
-/** The list of problems has all of them. */
+/** The list of problems names all. */
 const WRONG_SHOWN = 3;
 const wrongItem = ({ name }: { readonly name: string }): Html =>
   html` <strong class="tone-bad">✗ ${named(name)}</strong>`;

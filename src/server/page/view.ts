@@ -39,20 +39,20 @@ export interface PageViewOptions {
   readonly namespace: string;
   readonly volumes: VolumeSource;
   readonly signatures?: TrustSource;
-  /** For how long what was sorted is shown again; {@link SORTED_NS}, or less in tests. */
+  /** How long a sorted result is reused; default {@link SORTED_NS}. */
   readonly sortedNs?: bigint;
 }
 
-/** All that is shown, sorted once for everybody. */
+/** The content of the page, sorted once for all visitors. */
 export interface World {
   readonly namespace: string;
   readonly nowMs: number;
   /** Newest first. */
   readonly backups: readonly RunRow[];
-  /** The newest backup that holds all it should, and is not being deleted. */
+  /** The newest `Completed` backup that is not being deleted. */
   readonly newestWhole: RunRow | undefined;
   readonly backupsByName: ReadonlyMap<string, RunRow>;
-  /** By UID, to name the owners of volumes. */
+  /** Keyed by UID, to name the owners of volumes. */
   readonly runsByUid: ReadonlyMap<string, RunRow>;
   readonly restores: readonly RunRow[];
   readonly restoresByName: ReadonlyMap<string, RunRow>;
@@ -61,22 +61,22 @@ export interface World {
   readonly locations: readonly LocationRow[];
   /** Whether the password of all repositories is Velero's default. */
   readonly hasWellKnownPassword: boolean;
-  /** Keyed by location. Empty until the first read of the buckets. */
+  /** By location. Empty until the first read of the buckets. */
   readonly trust: ReadonlyMap<string, LocationTrust>;
-  /** Undefined while they are not known. */
+  /** Undefined until they are read. */
   readonly volumes: VolumesNow | undefined;
-  /** Kinds of which nothing is known, so that none may be there or many. */
+  /** Kinds that were never read. */
   readonly unread: ReadonlySet<string>;
-  /** Why some of it may be old or missing, in sentences. */
+  /** Reasons for outdated or missing data, as sentences. */
   readonly outages: readonly string[];
 }
 
-/** While a backup runs its progress changes every second, and nobody reads faster. Our choice. */
+/** The progress of a running backup changes every second. Our choice. */
 const SORTED_NS = 2n * SECOND_NS;
-/** Bookmarks come about every minute. */
+/** Bookmarks of a watch come about every minute. */
 const SILENT_MS = 150_000;
 
-/** Between two looks at the Secret of the password. Our choice. */
+/** Interval between reads of the password's Secret. Our choice. */
 const PASSWORD_MS = 60_000;
 
 type Sorted = Omit<
@@ -85,9 +85,8 @@ type Sorted = Omit<
 >;
 
 /**
- * The cluster's own objects as the page shows them: followed by watches that run whether anybody
- * looks or not, and sorted at most every two seconds. A visitor reads memory, and never asks the
- * API server for a list.
+ * The cluster's objects for the page, from permanent watches, sorted at most every two seconds.
+ * Visitors read memory and never cause a list request.
  */
 export class PageView {
   readonly #options: PageViewOptions;
@@ -100,7 +99,7 @@ export class PageView {
   #sorted: { readonly world: Sorted; readonly age: Stopwatch } | undefined;
   #hasChanged = true;
   #hasWellKnownPassword = false;
-  /** How often all was sorted: for tests of what visitors cost. */
+  /** Number of sorts, for tests of the cost per visitor. */
   sorts = 0;
 
   constructor(options: PageViewOptions) {
@@ -123,7 +122,7 @@ export class PageView {
       logger,
       scope: { namespace },
       resource: resource as unknown as Resource<Kept<R>>,
-      // What comes from the API server is a whole object.
+      // The API server sends whole objects.
       trim: (object) => keep(object as unknown as T),
     });
     cache.onChange(() => (this.#hasChanged = true));
@@ -137,7 +136,7 @@ export class PageView {
     ] as unknown as readonly Cache<Kept<unknown>>[];
   }
 
-  /** Until aborted. */
+  /** Runs until aborted. */
   async run(signal: AbortSignal): Promise<void> {
     await Promise.all([
       ...this.#caches.map((cache) => cache.run(signal)),
@@ -146,7 +145,7 @@ export class PageView {
     ]);
   }
 
-  /** If the Secret cannot be read, the last answer stays. */
+  /** Keeps the last answer if the Secret cannot be read. */
   async #followPassword(signal: AbortSignal): Promise<void> {
     const { client, namespace, logger } = this.#options;
     while (!signal.aborted) {
@@ -161,7 +160,7 @@ export class PageView {
     }
   }
 
-  /** All as it is known now. Throws `NOT_READ_YET` until the cluster was read once. */
+  /** The current content. Throws `NOT_READ_YET` until the cluster was read once. */
   async look(): Promise<World> {
     const unread = this.#caches.find(
       (cache) => !cache.isSynced && (cache === (this.#backups as unknown) || !cache.failure),

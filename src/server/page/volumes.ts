@@ -1,4 +1,4 @@
-/** A volume that a backup or restore moves, as the page shows it. */
+/** A volume of a backup or restore. */
 export interface PageVolume {
   readonly kind: string;
   readonly name: string;
@@ -6,25 +6,24 @@ export interface PageVolume {
   /** `namespace/claim`, or `namespace/pod/volume`. */
   readonly volume: string;
   readonly phase: string;
-  /** The node whose agent looks after it; empty while it is nobody's. */
+  /** The node of its agent; empty before an agent takes it. */
   readonly node: string;
   readonly ageSeconds: number;
   readonly bytesDone: number;
-  /** 0 where it is not known yet. */
+  /** 0 if unknown. */
   readonly totalBytes: number;
   readonly isOver: boolean;
-  /** In a sentence: what it waits for; of one that is over, how it ended. */
+  /** The reason of its wait, or its outcome, as a sentence. */
   readonly waitsFor: string;
   readonly bytesPerSecond: number | undefined;
   readonly secondsLeft: number | undefined;
-  /** Since when it is over, in milliseconds since 1970. */
+  /** Its end in milliseconds since 1970. */
   readonly endedMs: number | undefined;
   readonly owner: VolumeOwner;
 }
 
 /**
- * The backup or restore that it is moved for, as its labels say: the name may be cut to the length
- * of a label.
+ * The backup or restore of a volume, from its labels. The name may be cut to the length of a label.
  */
 export interface VolumeOwner {
   readonly kind: 'Backup' | 'Restore';
@@ -32,9 +31,9 @@ export interface VolumeOwner {
   readonly uid: string;
 }
 
-/** What was moved into one repository by all volumes that the cluster still knows. */
+/** Bytes that all known volumes moved into a repository. */
 export interface MovedBytes {
-  /** Of volumes whose agents said how much of them was new. */
+  /** Only of volumes whose agents reported the share of new bytes. */
   readonly totalBytes: number;
   readonly newBytes: number;
 }
@@ -42,25 +41,25 @@ export interface MovedBytes {
 export interface VolumesNow {
   /** Oldest first. */
   readonly underWay: readonly PageVolume[];
-  /** Of the last days, newest first, and no more than a page shows. */
+  /** Failures of the last days, newest first, limited to the size of a page. */
   readonly failed: readonly PageVolume[];
-  /** Nodes whose agents are running, sorted. */
+  /** Nodes with a running agent, sorted. */
   readonly agentNodes: readonly string[];
-  /** By namespace and location: {@link repositoryKey}. */
+  /** Keyed by namespace and location: {@link repositoryKey}. */
   readonly moved: ReadonlyMap<string, MovedBytes>;
 }
 
 export const repositoryKey = (namespace: string, location: string): string =>
   `${namespace} ${location}`;
 
-/** Where volumes are known from: one view that all visitors share. */
+/** Provides the volumes. All visitors share a single view. */
 export interface VolumeSource {
-  /** Until aborted. */
+  /** Runs until aborted. */
   run(signal: AbortSignal): Promise<void>;
-  /** Undefined until they are known. */
+  /** Undefined until they are read. */
   look(): Promise<VolumesNow | undefined>;
-  /** All of one backup or restore, oldest first. */
+  /** All volumes of a backup or restore, oldest first. */
   of(owner: VolumeOwner): readonly PageVolume[];
-  /** Why what is shown may be old, in a sentence. */
+  /** Why the data may be outdated, as a sentence. */
   readonly outage: string | undefined;
 }

@@ -10,11 +10,10 @@ import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts'
 import { stampOf } from './schedule-plan.ts';
 
 /**
- * The Backup of a schedule for one of its times, as Velero makes it (pkg/builder/backup_builder.go,
- * FromSchedule): the template whole, its labels or else those of the Schedule, and the Schedule's
- * annotations. The name has the time that it is for, and not the one at which it is made: who makes
- * it once more finds it. Of a name that is too long for a label the label has what fits, where
- * Velero makes no backup at all.
+ * The Backup of a schedule for one time, as in Velero (pkg/builder/backup_builder.go,
+ * FromSchedule). Takes the whole template, its labels or the Schedule's, and the Schedule's
+ * annotations. The name contains the scheduled time, so a second attempt finds the Backup. The
+ * label of a long name is shortened; Velero makes no backup then.
  */
 export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup> {
   const { name, namespace, uid, labels, annotations } = schedule.metadata;
@@ -52,9 +51,9 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
 }
 
 /**
- * Whether a Backup was made by this very Schedule. One of its name in another cluster, which stores
- * in the same bucket, makes Backups of the same names, and a sync brings them here. A writer of the
- * bucket can copy labels, so those of a synced Backup prove nothing.
+ * Whether this very Schedule created the Backup. A Schedule of this name in another cluster with
+ * the same bucket creates the same names, and a sync brings them here. A writer of the bucket can
+ * copy labels, so labels of a synced Backup prove nothing.
  */
 export const isOfSchedule = (
   backup: Pick<Backup, 'metadata'>,

@@ -31,23 +31,23 @@ import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts'
 import { backupOf, isOfSchedule } from './schedule-backup.ts';
 import { planSchedule, type SchedulePlan, secondsOf } from './schedule-plan.ts';
 
-/** Which schedules have a backup that is not made yet. */
+/** Schedules with an unfinished backup. */
 class PendingBackups {
-  /** Keys of backups by the label of their schedule. */
+  /** Keys of Backups by the schedule's label. */
   readonly #bySchedule = new Map<string, Set<string>>();
   readonly #onFree: (label: string) => void;
 
-  /** `onFree`: the last one of a schedule is made, or gone. */
+  /** `onFree`: the last unfinished backup of a schedule ended or was deleted. */
   constructor(onFree: (label: string) => void) {
     this.#onFree = onFree;
   }
 
-  /** `label`: as backups have it. */
+  /** `label`: the schedule's label on Backups. */
   has(label: string): boolean {
     return this.#bySchedule.has(label);
   }
 
-  /** A change of a Backup. */
+  /** Handles a change of a Backup. */
   see(after: Backup | undefined, before: Backup | undefined): void {
     const [label, labelBefore] = [pendingOf(after), pendingOf(before)];
     const key = keyOf((after ?? before)?.metadata ?? { name: '' });
@@ -64,11 +64,11 @@ class PendingBackups {
   }
 }
 
-/** The label of the schedule that waits for it. */
+/** The label of the schedule that waits for this backup. */
 function pendingOf(backup: Backup | undefined): string | undefined {
   const label = backup?.metadata.labels?.[SCHEDULE_LABEL];
   // Velero (schedule_controller.go, checkIfBackupInNewOrProgress) misses Backups in its queue. A
-  // queue that stands still gets another Backup each time.
+  // stuck queue then gets another Backup each time.
   return backup && !isSynced(backup) && isGathering(phaseOf(backup)) ? label : undefined;
 }
 
@@ -79,37 +79,33 @@ export interface ScheduleControllerOptions {
   readonly host: string;
   readonly registry: Registry;
   readonly backups: SharedBackups;
-  /** Of schedules that do not say whether their first time is skipped. */
+  /** Default for schedules that do not say whether to skip their first time. */
   readonly skipsImmediately: boolean;
   /**
-   * Series of backups, as Velero has them: from the first look at a schedule until it is gone.
-   * Names are values of the label that backups have.
+   * Metrics per schedule, as in Velero, until its deletion. Names are values of the Backups' label.
    */
   readonly series?: {
-    /** All that there are when this process begins to lead. */
+    /** Called with all schedules when this process begins to lead. */
     readonly exist: (schedules: readonly string[]) => void;
     readonly begin: (schedule: string) => void;
     readonly end: (schedule: string) => void;
   };
-  /** Of expressions that name none. */
+  /** Time zone for expressions without one. */
   readonly zone?: Zone;
   readonly clock?: Clock;
 }
 
-/** They wait for nothing but the API server: thousands may be due at one time. Our choice. */
+/** Workers only wait for the API server, and thousands may be due at once. Our choice. */
 const WORKERS = 8;
-/**
- * Between two looks at whose time has come: one for all schedules, by the API server's clock, which
- * may be set meanwhile. Our choice.
- */
+/** Interval of the timer for all schedules, by the API server's clock. Our choice. */
 export const LOOK_MS = 1000;
-/** By which a clock has to be set back for all schedules to be looked at again. Our choice. */
+/** If the clock steps back by more, all schedules are reconciled. Our choice. */
 const SET_BACK_NS = 60n * SECOND_NS;
 
 /**
- * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets
- * two: the name of a Backup says what time it is for, so whoever comes second finds it, be it a
- * server that was killed before it wrote down that it made one, or another server.
+ * Creates Backups at the times of Schedules, like Velero's controller of that name. The name of a
+ * Backup contains its time, so no time gets two Backups. A second server, or a restarted one, finds
+ * the existing Backup.
  */
 export class ScheduleController extends LeadingController<ScheduleRun> {
   readonly name = 'schedule';
@@ -130,20 +126,20 @@ export class ScheduleController extends LeadingController<ScheduleRun> {
   }
 }
 
-/** What this process knows of a schedule. */
+/** State of one schedule in this process. */
 interface Known {
   readonly uid: string;
-  /** As it was written here: the watch may not have brought it yet. */
+  /** The object as this process wrote it. The cache may lag behind. */
   written?: Schedule;
-  /** When it is to be looked at without a change of it. */
+  /** Time of the next reconcile without a change. */
   lookAtNs?: Nanoseconds | undefined;
   aheadSince?: number | undefined;
   interval?: number | undefined;
-  /** The expression that was warned of. */
+  /** The expression of the last warning. */
   warnedOf?: string | undefined;
 }
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class ScheduleRun {
   readonly #options: ScheduleControllerOptions;
   readonly #signal: AbortSignal;
@@ -198,13 +194,10 @@ class ScheduleRun {
     }
   }
 
-  /**
-   * One timer for all of them: a look at ten thousand numbers takes less than a thousand timers
-   * that are set anew.
-   */
+  /** A single timer: checking ten thousand numbers is cheaper than resetting a thousand timers. */
   #look(): void {
     const nowNs = this.#clock.nowNs();
-    // A clock that was wrong may have set their times years ahead.
+    // A wrong clock may have set times years ahead.
     const wasSetBack = nowNs < this.#lookedAtNs - SET_BACK_NS;
     this.#lookedAtNs = nowNs;
     for (const [key, known] of this.#known) {
@@ -215,7 +208,7 @@ class ScheduleRun {
     }
   }
 
-  /** Two names that are too long may have one label. */
+  /** Two long names may share a label. */
   #wakeAll(label: string): void {
     const { namespace } = this.#options;
     if (this.#known.has(keyOf({ namespace, name: label }))) {
@@ -258,10 +251,10 @@ class ScheduleRun {
     const written = plan.patch ? await this.#write(schedule, known, plan.patch) : schedule;
     if (plan.dueFor !== undefined && !this.#pending.has(validLabel(schedule.metadata.name))) {
       await this.#submit(written, known, plan.dueFor);
-      // What is next depends on what was written.
+      // The next time depends on the written status.
       return { requeueAfterMs: 0 };
     }
-    // One that waits for an earlier backup is looked at when that one is made.
+    // A schedule that waits for an earlier backup is woken by the end of that backup.
     if (plan.next !== undefined) known.lookAtNs = BigInt(plan.next) * SECOND_NS + 1n;
     return undefined;
   }
@@ -290,10 +283,7 @@ class ScheduleRun {
     }
   }
 
-  /**
-   * Of this very version: what somebody else has changed meanwhile decides anew. Throws
-   * `KUBE_CONFLICT`.
-   */
+  /** Patches this version only: a changed schedule is planned again. Throws `KUBE_CONFLICT`. */
   async #write(schedule: Schedule, known: Known, patch: object): Promise<Schedule> {
     const { client, logger } = this.#options;
     const { uid, resourceVersion, name } = schedule.metadata;
@@ -314,8 +304,7 @@ class ScheduleRun {
     const { client, logger } = this.#options;
     const { name, uid } = schedule.metadata;
     const backup = await this.#make(schedule, dueFor);
-    // By the API server's time: never before the time that it is for, which would then be due
-    // again.
+    // The API server's creation time, but not before the scheduled time: that would be due again.
     const made = Math.max(dueFor, secondsOf(backup.metadata.creationTimestamp) ?? dueFor);
     logger.info({ schedule: name, backup: backup.metadata.name }, 'a scheduled backup was made');
     this.#assertLeading();
@@ -329,7 +318,7 @@ class ScheduleRun {
 
   async #make(schedule: Schedule, dueFor: number): Promise<Backup> {
     try {
-      // Where the name that it would have is somebody else's, it gets one of now, as with Velero.
+      // If a foreign Backup has the name, use the current time in the name, as in Velero.
       for (const forTime of [dueFor, unixSeconds(this.#clock.nowNs())]) {
         const made = await this.#create(schedule, forTime);
         if (made) return made;
@@ -346,8 +335,7 @@ class ScheduleRun {
   }
 
   /**
-   * The Backup for a time, also where it is there already; undefined where the name is somebody
-   * else's.
+   * Creates the Backup, or finds its own existing one. Undefined for a foreign Backup of that name.
    */
   async #create(schedule: Schedule, forTime: number): Promise<Backup | undefined> {
     const { client } = this.#options;
@@ -371,8 +359,7 @@ function newer(cached: Schedule, written: Schedule | undefined): Schedule {
 }
 
 /**
- * Velero's metric of schedules (1.19), by its name: seconds between the next two times of each one
- * that is on.
+ * Velero's metric of schedules (1.19): seconds between the next two times of an active schedule.
  */
 export function registerScheduleMetrics(
   registry: Registry,

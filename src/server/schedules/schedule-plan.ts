@@ -11,53 +11,46 @@ import { type Cron, latestTime, parseCron, type Zone } from '../../cron/index.ts
 import type { Schedule, ScheduleStatus } from './schedule.ts';
 
 export interface PlanOptions {
-  /** By the API server's clock. */
+  /** From the API server's clock. */
   readonly nowNs: Nanoseconds;
-  /** Of the server, for schedules that do not say whether the first time is skipped. */
+  /** The server's default for schedules that do not say whether to skip their first time. */
   readonly skipsImmediately: boolean;
-  /** In which expressions are that name none. */
+  /** Time zone for expressions without one. */
   readonly zone: Zone;
-  /**
-   * When this process first saw that the times of the schedule lie far ahead of now, which only a
-   * wrong clock writes. Seconds since 1970.
-   */
+  /** When this process first saw times ahead, from a wrong clock. Seconds since 1970. */
   readonly aheadSince?: number | undefined;
 }
 
-/** What is to be done about a schedule now. */
+/** The next steps for a schedule. */
 export interface SchedulePlan {
-  /** Merge patch of what Velero writes; undefined where it is there already. */
+  /** Merge patch of the fields that Velero writes; undefined if nothing changes. */
   readonly patch: { readonly spec?: object; readonly status?: object } | undefined;
   readonly problems: readonly string[];
-  /** The time that a backup is to be made for, in seconds since 1970. */
+  /** The time of a due backup, in seconds since 1970. */
   readonly dueFor: number | undefined;
-  /** The next time after now at which one may be due. */
+  /** The next time when a backup may be due. */
   readonly next: number | undefined;
-  /** Its times lie more than a day ahead of now. */
+  /** Its last time is more than a day in the future. */
   readonly isAhead: boolean;
   /** Seconds between the next two times. */
   readonly interval: number | undefined;
-  /** Both kinds of days are named: a day has to match both. */
+  /** The expression names both kinds of days: a day has to match both. */
   readonly hasBothDays: boolean;
 }
 
 /** Velero: pkg/controller/schedule_controller.go, parseCronSchedule. */
 const EMPTY = 'Schedule must be a non-empty valid Cron expression';
-/**
- * By which times may be ahead, as after a clock was set back: nothing is made twice then. Our
- * choice.
- */
+/** Tolerance for a clock that was set back: no backup is made twice. Our choice. */
 const AHEAD_SECONDS = 86_400;
-/** Of a name of any object in Kubernetes, but for some kinds. */
+/** The limit for names of most kinds in Kubernetes. */
 const NAME_CHARS_MAX = 253;
 const STAMP = 'YYYYMMDDhhmmss';
 
 /**
- * Decides as Velero 1.18.3 does: a backup is due when a time of the expression has passed since the
- * last backup, or since the schedule was made or told to skip; of several such times one backup is
- * made. Undefined for one that is paused, about which Velero does and writes nothing. Other than
- * with Velero an expression that has no time within five years is refused: there, it is always due.
- * Changes nothing.
+ * Decides like Velero 1.18.3. A backup is due when a time of the expression has passed since the
+ * last backup, the creation or the last skip. Several missed times make one backup. Undefined for a
+ * paused schedule, which Velero ignores. Unlike Velero it refuses an expression without a time in
+ * the next five years; in Velero such a schedule is always due. A pure function.
  */
 export function planSchedule(schedule: Schedule, options: PlanOptions): SchedulePlan | undefined {
   const { spec = {}, status = {} } = schedule;
@@ -77,7 +70,7 @@ export function planSchedule(schedule: Schedule, options: PlanOptions): Schedule
     ...(spec.skipImmediately == null || skips ? { spec: { skipImmediately: false } } : {}),
     ...statusChange(status, problems, skips ? rfc3339Seconds(nowNs) : undefined),
   };
-  // A time is over when it is past, and not when it is now.
+  // The current second is not over yet.
   const passed = unixSeconds(nowNs - 1n);
   const next = cron?.nextAfter(Math.max(from, passed));
   const afterNext = next === undefined ? undefined : cron?.nextAfter(next);
@@ -92,15 +85,13 @@ export function planSchedule(schedule: Schedule, options: PlanOptions): Schedule
   };
 }
 
-/** The last backup, or when the schedule was made; or when it skipped, if that was later. */
+/** The last backup, or else the creation; a later skip wins. */
 function sinceOf({ metadata, status = {} }: Schedule, lastSkipped = -Infinity): number {
   const made = secondsOf(status.lastBackup) ?? secondsOf(metadata.creationTimestamp) ?? 0;
   return Math.max(made, lastSkipped);
 }
 
-/**
- * Why the API server would refuse each of its backups, which nobody would see before one is missed.
- */
+/** Problems that make the API server refuse each backup. Otherwise users notice too late. */
 function backupProblems({ metadata: { name }, spec }: Schedule): string[] {
   const chars = `${name}-${STAMP}`.length;
   const label = labelsProblem(spec?.template?.metadata?.labels ?? {});
@@ -147,15 +138,12 @@ function statusChange(
   return Object.keys(status).length > 0 ? { status } : {};
 }
 
-/** Undefined for what is no time. */
+/** Undefined for an invalid time. */
 export function secondsOf(text: string | null | undefined): number | undefined {
   const ms = Date.parse(text ?? '');
   return Number.isNaN(ms) ? undefined : Math.floor(ms / 1000);
 }
 
-/**
- * A time as the names of backups have it: `YYYYMMDDhhmmss`, in UTC as for
- * `velero backup create --from-schedule`.
- */
+/** The time in names, in UTC: `YYYYMMDDhhmmss`, as in `velero backup create --from-schedule`. */
 export const stampOf = (seconds: number): string =>
   rfc3339Seconds(BigInt(seconds) * SECOND_NS).replaceAll(/\D/g, '');

@@ -1,7 +1,7 @@
 import type { KubeObject, Resource } from '../../kube/index.ts';
 import { SCHEDULES } from '../../kube/index.ts';
 
-/** The fields that are looked at; a template is copied with all that it has. */
+/** The fields that this server reads. Templates are copied with all their fields. */
 export interface Schedule extends KubeObject {
   readonly spec?: {
     readonly template?: BackupTemplate | null;
@@ -16,7 +16,7 @@ export interface Schedule extends KubeObject {
 export interface BackupTemplate {
   readonly metadata?: {
     readonly labels?: Readonly<Record<string, string>> | null;
-    /** Velero 1.19 has it. */
+    /** Since Velero 1.19. */
     readonly annotations?: Readonly<Record<string, string>> | null;
   };
   readonly resourcePolicy?: { readonly name: string } | null;
@@ -31,5 +31,5 @@ export interface ScheduleStatus {
 }
 
 export const SCHEDULE_RESOURCE = SCHEDULES as Resource<Schedule>;
-/** By it backups are those of a schedule. */
+/** Label that selects the backups of a schedule. */
 export const SCHEDULE_LABEL = 'velero.io/schedule-name';

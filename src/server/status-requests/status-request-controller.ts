@@ -11,7 +11,7 @@ import {
 } from '../../kube/index.ts';
 import type { ServerController } from '../server.ts';
 
-/** As `velero plugin get` lists it. */
+/** A plugin for `velero plugin get`. */
 export interface PluginInfo {
   readonly name: string;
   readonly kind: string;
@@ -23,19 +23,18 @@ export interface StatusRequestControllerOptions {
   readonly namespace: string;
   /** `v1.18.…`: Velero's CLI compares the first two numbers with its own. */
   readonly serverVersion: string;
-  /** Those that are known by now. */
+  /** Plugins that are known so far. */
   readonly plugins: () => Promise<readonly PluginInfo[]>;
 }
 
-/** Velero has as many. */
+/** As in Velero. */
 const WORKERS = 10;
 /**
- * After which an answered request is removed. Velero:
- * pkg/controller/server_status_request_controller.go, ttl.
+ * Lifetime of an answered request. Velero: pkg/controller/server_status_request_controller.go, ttl.
  */
 export const ANSWERED_MS = 60_000;
 
-/** Tells clients what this server is, as Velero's controller of that name does. */
+/** Reports the server's version and plugins, like Velero's controller of that name. */
 export class StatusRequestController implements ServerController {
   readonly name = 'server-status-request';
   readonly #options: StatusRequestControllerOptions;
@@ -94,7 +93,7 @@ export class StatusRequestController implements ServerController {
     if (status?.phase === 'Processed') {
       const text = status.processedTimestamp ?? metadata.creationTimestamp;
       const passedMs = Number(client.clock.nowNs() / 1_000_000n) - (Date.parse(text) || 0);
-      // A time in the future is one of a clock that was wrong.
+      // A time in the future comes from a wrong clock.
       const restMs = Math.min(ANSWERED_MS, ANSWERED_MS - passedMs);
       if (restMs > 0) return { requeueAfterMs: restMs };
       assertLeading();

@@ -19,7 +19,7 @@ export interface BackupLocksOptions {
   /** Name of the location, for messages. */
   readonly location: string;
   readonly retention: Retention;
-  /** Of the location. */
+  /** Backups of the location. */
   readonly backups: Iterable<Backup>;
   readonly nowNs: Nanoseconds;
   readonly logger: Logger;
@@ -27,49 +27,35 @@ export interface BackupLocksOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * Backups of one look; the rest follows with the next sync. A new process extends all of them once,
- * ten thousand in an hour. Our choice.
- */
+/** Backups per call. A new process extends all once: ten thousand take an hour. Our choice. */
 const BACKUPS_MAX = 200;
 const AT_ONCE = 4;
-/**
- * Where something was refused: of the half of a retention that is left then, a few times. Our
- * choice.
- */
+/** After a refusal: retries a few times in the remaining half of the retention. Our choice. */
 const REFUSED_PART = 8n;
-/** Where the bucket has failed. Our choice: others get their turn meanwhile. */
+/** Delay after a failure of the bucket. Our choice: other backups get their turn meanwhile. */
 const FAILED_NS = 600_000_000_000n;
-/**
- * A clock that goes back by less is only set right, and a lock that ends so much sooner is still
- * extended in time. Our choice.
- */
+/** A smaller step back of a clock is a correction. Locks are still extended in time. Our choice. */
 const CORRECTED_NS = 60_000_000_000n;
-/** Shorter ones are not worth a request. Our choice. */
+/** Shorter locks are not worth a request. Our choice. */
 const SHORTEST_NS = 60_000_000_000n;
 
-/**
- * What a process knows of the locks of a location's backups. A new one loses nothing: it extends
- * each of them once more.
- */
+/** Extended locks of a location's backups. A new process extends all of them once more. */
 export class BackupLocks {
-  /**
-   * By UID, until when its files are locked, and by which time of a clock that may have been wrong.
-   */
+  /** Keyed by UID: the end of the lock, and the time of the extension by a possibly wrong clock. */
   readonly #locked = new Map<
     string,
     { readonly untilNs: Nanoseconds; readonly sinceNs: Nanoseconds }
   >();
-  /** By UID, where that did not work: since when, and for how long it rests. */
+  /** Keyed by UID, after a failure: the start and length of the delay. */
   readonly #rests = new Map<string, { readonly sinceNs: Nanoseconds; readonly forNs: bigint }>();
 
   /**
-   * Extends the locks of backups that are over and have not expired: to the end of the retention
-   * from now, or to their expiration where that comes first, so that what has expired can go. One
-   * without a time that can be read never expires, and is locked as long as it is there. Nothing is
-   * done before half of the retention is over. What is refused is told, and tried again before the
-   * other half is. Returns how many were extended. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and
-   * what passes of the bucket.
+   * Extends the locks of finished backups that have not expired. The new end is one retention from
+   * now, or the expiration if that comes first, so expired files can be deleted. A backup without a
+   * readable expiration never expires, and its locks are always extended. Each lock is extended
+   * after half of the retention. Refusals are logged, and retried before the other half ends.
+   * Returns the number of extended backups. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and
+   * transient errors of the bucket.
    */
   async extend(options: BackupLocksOptions): Promise<number> {
     const { bucket, location, retention, backups, nowNs, logger, assertLeading, signal } = options;
@@ -79,7 +65,7 @@ export class BackupLocks {
     for (const backup of backups) {
       const { name, uid, deletionTimestamp } = backup.metadata;
       if (deletionTimestamp !== undefined || !isOver(phaseOf(backup))) continue;
-      // Nothing of it is in the bucket; what has its name there is another one's.
+      // The backup has no files. Files of its name belong to another backup.
       if (neverBegan(backup)) continue;
       const expirationNs = expirationOf(backup) ?? nowNs + retention.periodNs;
       if (expirationNs - nowNs < SHORTEST_NS) continue;
@@ -117,15 +103,14 @@ export class BackupLocks {
   }
 
   /**
-   * The service counts by its own clock: what was said by one that was ahead says nothing of how
-   * long they are locked.
+   * The storage service uses its own clock, so a time from a clock that was ahead proves nothing.
    */
   #isLocked(uid: string, least: Nanoseconds, nowNs: Nanoseconds): boolean {
     const { untilNs, sinceNs } = this.#locked.get(uid) ?? { untilNs: 0n, sinceNs: 0n };
     return untilNs >= least && sinceNs - nowNs < CORRECTED_NS;
   }
 
-  /** A clock that was ahead makes it no longer. */
+  /** A clock that was ahead does not prolong the delay. */
   #isResting(uid: string, nowNs: Nanoseconds): boolean {
     const { sinceNs, forNs } = this.#rests.get(uid) ?? { sinceNs: 0n, forNs: 0n };
     return nowNs >= sinceNs && nowNs - sinceNs < forNs;
@@ -135,7 +120,7 @@ export class BackupLocks {
 const canPass = (error: unknown): boolean => retryOf(error) !== 'never';
 const earlier = (a: Nanoseconds, b: Nanoseconds): Nanoseconds => (a < b ? a : b);
 
-/** Undefined where it has none, or one that nobody can read. */
+/** Undefined if it has none, or an unreadable one. */
 function expirationOf(backup: Backup): Nanoseconds | undefined {
   const { expiration } = statusOf(backup) as { expiration?: string | null };
   if (!expiration) return undefined;

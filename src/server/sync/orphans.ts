@@ -4,18 +4,15 @@ import { SYNCED_PLACE } from './place.ts';
 import { LOCATION_LABEL, locationOf } from './synced-objects.ts';
 import type { SyncMemory } from './sync-memory.ts';
 
-/** A Backup goes when so many complete listings after each other do not have it. Our choice. */
+/** Wait if most backups vanish at once: a disk may be unmounted or a bucket new. Our choice. */
 const LOOKS = 2;
-/**
- * Where most are gone at once a disk may not be mounted, or a bucket be new: then they are looked
- * for this long. Our choice.
- */
+/** If most backups vanish at once, a disk may be unmounted or a bucket new. Our choice. */
 const MOST_GONE_MS = 15 * 60_000;
 
-/** Whether Backups may go that are not in the bucket, or why they stay. */
+/** Whether a missing Backup may be removed, or why it stays. */
 export type OrphanVerdict = 'gone' | 'not sure yet' | 'elsewhere';
 
-/** Backups of a location whose names a complete listing does not have. */
+/** Backups of a location that a complete listing lacks. */
 export function missingBackups(
   backups: readonly Backup[],
   { metadata: { name } }: BackupStorageLocation,
@@ -29,8 +26,8 @@ export function missingBackups(
   const missing = own.filter(
     (backup) =>
       !listed.has(backup.metadata.name) &&
-      // Velero: backup_sync_controller.go, deleteOrphanedBackups (v1.18.3).
-      // Backups in other phases never had files, or a server works on them.
+      // Backups in other phases never had files, or a server works on them. Velero:
+      // backup_sync_controller.go, deleteOrphanedBackups (v1.18.3).
       isUsable(phaseOf(backup)) &&
       backup.metadata.deletionTimestamp === undefined,
   );
@@ -39,12 +36,12 @@ export function missingBackups(
 }
 
 /**
- * Whether each of the missing Backups may be removed. Velero removes them at once, also when
- * somebody has pointed the location to another bucket or prefix, or when a listing came out empty.
- * Here they stay as long as the location points elsewhere than where its backups were last all
- * there: a person may point it back, or delete them. Of a location that nobody has noted this of,
- * as after Velero, at least as many of its backups have to be there as are missing: one that is
- * made meanwhile says nothing of the others.
+ * Decides for each missing Backup whether it may be removed. Velero removes it at once, even if the
+ * location was pointed to another bucket or prefix, or if a listing was empty.
+ *
+ * Here it stays while the location points elsewhere than at its last complete sync: a user may
+ * point it back. Without a record of that sync, as after Velero, at least half of the location's
+ * backups must be present.
  */
 export function judgeMissing(
   missing: readonly Backup[],
@@ -56,7 +53,7 @@ export function judgeMissing(
     nowMs,
   }: {
     readonly location: BackupStorageLocation;
-    /** Where it points now. */
+    /** The hash of the current place. */
     readonly place: string;
     readonly present: number;
     readonly memory: SyncMemory;

@@ -3,24 +3,20 @@ import { bucketLocation, parseBackupStorageLocation } from '../../config/index.t
 import type { BackupStorageLocation } from '../../kube/index.ts';
 
 /**
- * On a BackupStorageLocation: where it was when all of its backups were there, as a hash of its
- * place.
+ * Annotation on a BackupStorageLocation: hash of its place when all its backups were last present.
  */
 export const SYNCED_PLACE = 'longshore.io/synced-place';
 
 const HASH_CHARS = 16;
 
-/**
- * What tells one place of backups from another: bucket, prefix, and how they are reached. Throws
- * `BAD_STORAGE_LOCATION`.
- */
+/** Identifies a place by bucket, prefix and connection. Throws `BAD_STORAGE_LOCATION`. */
 export function placeOf(location: BackupStorageLocation): string {
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
   const hash = createHash('sha256').update(bucketLocation(parsed)).digest('hex');
   return hash.slice(0, HASH_CHARS);
 }
 
-/** Whether it is the same location still, at the same place. */
+/** Whether it is still the same location at the same place. */
 export function isSamePlace(
   before: BackupStorageLocation,
   now: BackupStorageLocation | undefined,
@@ -29,7 +25,7 @@ export function isSamePlace(
   try {
     return now.metadata.deletionTimestamp === undefined && placeOf(now) === placeOf(before);
   } catch {
-    // What cannot be read any more is another one.
+    // An invalid location counts as another place.
     return false;
   }
 }

@@ -42,44 +42,28 @@ export interface SyncControllerOptions {
   readonly registry: Registry;
   readonly backups: SharedBackups;
   readonly buckets: Buckets;
-  /** Of locations that do not say how often. */
+  /** For locations without their own period. */
   readonly periodMs: number;
 }
 
-/**
- * Between two looks at which locations are due, by the API server's clock: one timer for all. Our
- * choice.
- */
+/** Interval of the timer that finds due locations, by the API server's clock. Our choice. */
 export const LOOK_MS = 1000;
-/** After a sync that failed. Velero looks again after as long. */
+/** Delay after a failed sync, as in Velero. */
 const RETRY_MS = 60_000;
-/**
- * Between two looks at the locks of a location, however seldom it is synced: each extends those of
- * some backups. Our choice.
- */
+/** Interval of lock extensions of a location, whatever its sync period. Our choice. */
 const LOCKS_MS = 60_000;
-/** Locations synced at once, of those that have begun a moment ago. Our choice. */
+/** Slots for syncs. Each sync holds its slot at most for `YOUNG_MS`. Our choice. */
 const AT_ONCE = 8;
 /**
- * One that takes longer goes on without a place, so that a bucket that hangs keeps no other
- * location waiting. Our choice.
+ * A longer sync continues without a slot, so a hanging bucket delays no other location. Our choice.
  */
 const YOUNG_MS = 10_000;
-/**
- * One that takes longer is ended, and goes on where it was the next time. Our choice: 10,000 new
- * backups take minutes.
- */
+/** Time limit of one sync; the next sync continues. Our choice: 10,000 new backups take minutes. */
 const SYNC_MS_MAX = 30 * 60_000;
-/**
- * What can be in a cluster at all: etcd refuses objects of more than 1.5 MiB, and stored JSON has
- * blanks. Our choice.
- */
+/** etcd limits objects to 1.5 MiB, and stored JSON is indented. Our choice. */
 const METADATA_BYTES_MAX = 8 << 20;
 
-/**
- * Brings backups of storage locations into the cluster, as Velero's controller of that name does,
- * so that two clusters can share a bucket.
- */
+/** Creates Backups for stored backups, like Velero's controller of that name. */
 export class SyncController extends LeadingController<SyncRun> {
   readonly name = 'backup-sync';
   readonly #options: SyncControllerOptions;
@@ -99,23 +83,23 @@ export class SyncController extends LeadingController<SyncRun> {
   }
 }
 
-/** What this process knows of a location. */
+/** State of one location in this process. */
 interface Known {
   readonly uid: string;
   readonly memory: SyncMemory;
   readonly locks: BackupLocks;
-  /** By the monotonic clock: not before that, whatever the location says. */
+  /** On the monotonic clock: no sync before this time. */
   restsUntilMs: number;
-  /** The same of its locks, where it is not synced. */
+  /** On the monotonic clock: no lock extension without a sync before this time. */
   locksRestUntilMs: number;
-  /** How many Backups were said to be kept, since the location points elsewhere. */
+  /** The number of kept Backups in the last warning about a changed location. */
   toldElsewhere: number;
 }
 
-/** What is due in a location. Locks are extended after each sync as well. */
+/** Work that is due for a location. Each sync extends locks, too. */
 type Due = 'sync' | 'locks';
 
-/** One time that this process leads. */
+/** One period of leadership. */
 class SyncRun {
   readonly #options: SyncControllerOptions;
   readonly #signal: AbortSignal;
@@ -169,10 +153,10 @@ class SyncRun {
     await this.#events.flush();
   }
 
-  /** Those that are due, the default one first. */
+  /** Starts the work of due locations, the default location first. */
   #look(watched: WatchedBackups): void {
     if (this.#signal.aborted || watched.cache.failure !== undefined) return;
-    // When a location was synced last is known by its watch.
+    // The watch brings the time of the last sync.
     if (this.#locations.failure !== undefined) return;
     const all = this.#locations.list();
     all.sort((a, b) => Number(b.spec?.default === true) - Number(a.spec?.default === true));
@@ -190,7 +174,7 @@ class SyncRun {
     const known = this.#knownOf(key, metadata.uid);
     if (performance.now() < known.restsUntilMs) return undefined;
     if (this.#isSyncDue(location)) return 'sync';
-    // Its backups want their locks all the same.
+    // Locks are needed even if no sync is due.
     const isLocking =
       metadata.annotations?.[RETENTION] !== undefined && spec?.accessMode !== 'ReadOnly';
     return isLocking && performance.now() >= known.locksRestUntilMs ? 'locks' : undefined;
@@ -241,7 +225,7 @@ class SyncRun {
     );
   }
 
-  /** In a place while it is young. */
+  /** Holds a slot only at the beginning. */
   #placed<T>(task: () => Promise<T>): Promise<T> {
     const ended = Promise.withResolvers<T>();
     const begun = this.#places.run(async () => {
@@ -260,10 +244,10 @@ class SyncRun {
     signal: AbortSignal,
   ): Promise<SyncReport | undefined> {
     const { client, logger, namespace, buckets } = this.#options;
-    // As the API server has it: what is opened next is compared with it before anything is removed.
+    // Read from the API server: the bucket is opened next, and compared with it before a removal.
     const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
     await using opened = await buckets.open(location.metadata.name, signal);
-    // The bucket is closed after that.
+    // Call it before the bucket is closed.
     const extend = (): Promise<void> =>
       this.#extendLocks(location, { locks, watched, bucket: opened.bucket, signal });
     if (due === 'locks') {
@@ -288,7 +272,7 @@ class SyncRun {
         assertLeading: this.#assertLeading,
       });
     } catch (error) {
-      // A backup that cannot be taken over lets no lock of another one end.
+      // A backup that fails to sync must not end the locks of other backups.
       const isElsewhere = signal.aborted || isCode(error, 'LEADERSHIP_LOST', 'LOCATION_CHANGED');
       if (!isElsewhere) await extend();
       throw error;
@@ -304,7 +288,7 @@ class SyncRun {
     this.#events.record(backup, 'ExpiredBeforeSync', text, 'Warning');
   }
 
-  /** What comes of the locks is no failure of the sync. */
+  /** A failure with locks is no failure of the sync. */
   async #extendLocks(
     location: BackupStorageLocation,
     {
@@ -357,7 +341,7 @@ class SyncRun {
       this.#tellOfFailure(location, ended.error);
       return;
     }
-    // What was written down may come back a moment later.
+    // The watch may bring the written time a moment later.
     known.restsUntilMs = performance.now() + LOOK_MS;
     if (ended.result) this.#tellOf(location, known, ended.result);
   }
@@ -387,7 +371,7 @@ class SyncRun {
   *described(): Generator<SyncedLocation> {
     for (const [key, { memory }] of this.#known) {
       const { refused, held } = memory;
-      // Until the first sync is over nothing is known. A 0 would end an alert.
+      // Skip locations before their first sync: a 0 would end an alert.
       if (held !== undefined) yield { name: refOf(key).name, refused, held };
     }
   }
@@ -395,13 +379,13 @@ class SyncRun {
 
 interface SyncedLocation {
   readonly name: string;
-  /** Backups that cannot be made known. */
+  /** Backups that cannot be synced. */
   readonly refused: number;
-  /** Backups in the cluster that are not in the bucket. */
+  /** Backups in the cluster whose files are missing. */
   readonly held: number;
 }
 
-/** Ours: Velero has no metrics of its sync. */
+/** Our own metrics: Velero has none for its sync. */
 export function registerSyncMetrics(
   registry: Registry,
   locations: () => Iterable<SyncedLocation>,

@@ -38,7 +38,7 @@ import {
   syncedPodVolumeBackup,
 } from './synced-objects.ts';
 
-/** The Backups of the cluster as they are known by now. */
+/** The Backups of the cluster, from the cache. */
 export interface KnownBackups {
   get(ref: { readonly namespace: string; readonly name: string }): Backup | undefined;
   list(): Backup[];
@@ -50,58 +50,48 @@ export interface SyncOptions {
   readonly namespace: string;
   readonly backups: KnownBackups;
   readonly archive: Pick<BackupArchive, 'has' | 'list' | 'open'>;
-  /** As it was before its bucket was opened. */
+  /** As read before its bucket was opened. */
   readonly location: BackupStorageLocation;
-  /** As it is now, as far as this process knows; undefined where it is gone. */
+  /** From the cache; undefined if it was deleted. */
   readonly locationNow: () => BackupStorageLocation | undefined;
   readonly memory: SyncMemory;
-  /** Called with each new Backup that had expired before: its time never deletes it. */
+  /** Called for each new Backup that had already expired: its expiration never deletes it. */
   readonly onExpired: (backup: Backup) => void;
-  /** Right before each write. */
+  /** Called right before each write. */
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
 
-/** What one sync has done. */
 export interface SyncReport {
   readonly created: number;
   readonly removed: number;
-  /** Not in the bucket, and they stay: for now, or until a person decides. */
+  /** Missing in the bucket, and kept. */
   readonly held: number;
-  /** Of these because the location points elsewhere. */
+  /** Kept because the location points elsewhere. */
   readonly elsewhere: number;
 }
 
 /**
- * Backups of one location worked on at once. Our choice: a new cluster gets 10,000 backups within
- * minutes, and nobody else's requests wait.
+ * Parallel work on the backups of a location. Our choice: a new cluster gets 10,000 backups within
+ * minutes, and other requests do not wait.
  */
 const AT_ONCE = 4;
-/**
- * A bucket with more is somebody's mistake. Each name takes some hundred bytes while it is looked
- * at. Our choice.
- */
+/** A bucket with more is a mistake. A name takes some hundred bytes of memory. Our choice. */
 const NAMES_MAX = 1_000_000;
-/**
- * Backups that fail for a reason of the bucket or the API server, before the rest is left for the
- * next time. Our choice.
- */
+/** Failures of bucket or API server before the rest is left to the next sync. Our choice. */
 const FAILURES_MAX = 10;
-/** What is wrong with one backup, and only with it. */
+/** Errors of a single backup. */
 const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'NO_ARCHIVE_KEY', 'KUBE_INVALID', 'KUBE_REFUSED'];
-/**
- * What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it
- * is looked at again in an hour, the others now.
- */
+/** Lasting errors, such as a policy of the cluster. The backup is retried in an hour. */
 const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN', 'WRONG_SIGNATURE', 'NOT_SIGNED'];
-/** Nothing more may be written. */
+/** Errors after which nothing may be written. */
 const ENDS = ['LEADERSHIP_LOST', 'LOCATION_CHANGED'];
 
 /**
- * Brings what one location has into the cluster, and removes Backups whose files are gone, as
- * Velero's controller backup-sync does; then notes when. May be repeated after a kill between any
- * two requests. Throws what the listing throws, `LOCATION_CHANGED`, `LEADERSHIP_LOST`, and the
- * `KUBE_*` errors; then nothing is removed, and the time is not noted.
+ * Creates Backups for one location and removes Backups whose files are gone, like Velero's
+ * controller backup-sync. Then records the time. May be repeated after a crash at any point. Throws
+ * errors of the listing, `LOCATION_CHANGED`, `LEADERSHIP_LOST`, and `KUBE_*` errors. After an error
+ * nothing is removed, and the time is not recorded.
  */
 export function syncLocation(options: SyncOptions): Promise<SyncReport> {
   return new LocationSync(options).run();
@@ -143,7 +133,7 @@ class LocationSync {
     return { created: this.#created, ...ends };
   }
 
-  /** Names of folders that a Backup can have. */
+  /** Names of folders that are valid names of a Backup. */
   async #listed(): Promise<Set<string>> {
     const { archive, signal, logger, memory } = this.#options;
     const names = new Set<string>();
@@ -176,7 +166,7 @@ class LocationSync {
     return isHere && annotations?.[SYNC_PENDING] !== undefined;
   }
 
-  /** One that cannot be taken keeps no other one away. */
+  /** A failure with one backup does not stop the others. */
   async #each(names: readonly string[], task: (name: string) => Promise<void>): Promise<void> {
     const { signal, memory } = this.#options;
     await mapLimited(names, AT_ONCE, async (name) => {
@@ -194,7 +184,7 @@ class LocationSync {
 
   #failed(name: string, error: unknown): void {
     const { logger, memory } = this.#options;
-    // No whole backup: one that is being made, or was left half made, or was deleted a moment ago.
+    // No complete backup: still running, abandoned, or just deleted.
     if (isCode(error, 'BLOB_NOT_FOUND')) return;
     const fields = { location: this.#name, backup: name, error: redactAndCut(messageOf(error)) };
     const isRefused = isCode(error, ...REFUSALS);
@@ -208,7 +198,7 @@ class LocationSync {
     else if (++this.#failures > FAILURES_MAX) throw error;
   }
 
-  /** Makes one known that is in the bucket only. */
+  /** Creates the Backup for a backup in the bucket. */
   async #bring(name: string): Promise<void> {
     const { archive, client, logger, namespace, signal } = this.#options;
     const stored = await archive.open(name, { signal });
@@ -230,7 +220,7 @@ class LocationSync {
           namespace,
           owners,
           location: this.#name,
-          // So that it can be deleted: nobody has finished it before it expired.
+          // No server finished it before it expired. With this phase it can be deleted.
           phase: standing === 'abandoned' ? 'PartiallyFailed' : undefined,
           isPending: podVolumeBackups.length > 0,
           isExpired,
@@ -248,7 +238,7 @@ class LocationSync {
     if (podVolumeBackups.length > 0) await this.#makePodVolumeBackups(backup, podVolumeBackups);
   }
 
-  /** Of one that was made known, and whose PodVolumeBackups were not all made. */
+  /** Completes a synced Backup that still lacks PodVolumeBackups. */
   async #finish(name: string): Promise<void> {
     const { archive, client, namespace, signal } = this.#options;
     const backup = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
@@ -266,9 +256,8 @@ class LocationSync {
   }
 
   /**
-   * Schedules of this cluster that own it: with any other owner the API server would take the
-   * Backup for one whose owner is gone, and remove it. Throws where nobody can say, so that none is
-   * lost.
+   * The owning Schedules that exist in this cluster. With any other owner, Kubernetes would delete
+   * the Backup as orphaned. So errors are thrown.
    */
   async #owners({ metadata }: StoredArchive): Promise<OwnerReference[]> {
     const { client, namespace, signal } = this.#options;
@@ -281,10 +270,7 @@ class LocationSync {
     return owners;
   }
 
-  /**
-   * Those that are over. Without the others, and without a file that is damaged, all else of the
-   * backup can be restored.
-   */
+  /** The finished PodVolumeBackups. Empty if their file is damaged, to sync the rest. */
   async #podVolumeBackups(stored: StoredArchive): Promise<KubeObject[]> {
     const { logger, memory, signal } = this.#options;
     try {
@@ -310,14 +296,14 @@ class LocationSync {
     const { client, signal } = this.#options;
     const { uid } = backup.metadata;
     const made = await mapLimited(stored, AT_ONCE, (each) => this.#make(backup, each));
-    // One that belonged to an earlier Backup of this name is about to go.
+    // A PodVolumeBackup of an earlier Backup of this name is about to be deleted.
     if (made.includes(false)) return;
     this.#options.assertLeading();
     const metadata = { uid, annotations: { [SYNC_PENDING]: null } };
     await client.patch(BACKUP_RESOURCE, backup.metadata, { metadata }, { signal });
   }
 
-  /** False where one of its name is there that is not this Backup's. */
+  /** False if a PodVolumeBackup of that name belongs to another Backup. */
   async #make(backup: Backup, stored: KubeObject): Promise<boolean> {
     const { client, logger, memory, signal } = this.#options;
     const object = syncedPodVolumeBackup(stored, backup, this.#name);
@@ -362,7 +348,7 @@ class LocationSync {
     const elsewhere = missing.filter((backup) => verdicts.get(backup) === 'elsewhere').length;
     let removed = 0;
     if (gone.length > 0 && !(await this.#isAnyThere(gone))) {
-      // As the API server has it now, and not only the watch.
+      // Read from the API server, because the watch may be behind.
       const ref = { namespace, name: this.#name };
       const now = await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal });
       if (now?.status?.phase === 'Available' && isSamePlace(location, now)) {
@@ -375,7 +361,7 @@ class LocationSync {
     return { removed, held, elsewhere };
   }
 
-  /** Each is asked for by its key: a listing that was cut off takes none of them away. */
+  /** Looks each key up, in case the listing was cut off. */
   async #isAnyThere(backups: readonly Backup[]): Promise<boolean> {
     const { archive, signal, logger } = this.#options;
     const there = await mapLimited(backups, AT_ONCE, ({ metadata: { name } }) =>
@@ -390,7 +376,7 @@ class LocationSync {
     return isAny;
   }
 
-  /** One that may not be removed keeps no other one there. */
+  /** A failure with one Backup does not stop the others. */
   async #removeOne(backup: Backup): Promise<boolean> {
     try {
       return await this.#remove(backup);
@@ -402,7 +388,7 @@ class LocationSync {
     }
   }
 
-  /** This very version of it: one that anything has changed is looked at again. */
+  /** Deletes only this resource version: the next sync decides about a changed Backup. */
   async #remove({ metadata }: Backup): Promise<boolean> {
     const { client, logger, signal } = this.#options;
     const { uid, resourceVersion, name } = metadata;
@@ -419,7 +405,7 @@ class LocationSync {
     return isRemoved;
   }
 
-  /** `isWhole`: every Backup of the location is in its bucket. */
+  /** `isWhole`: all Backups of the location are in its bucket. */
   async #note(isWhole: boolean): Promise<void> {
     const { client, location, signal } = this.#options;
     const { uid, annotations } = location.metadata;
@@ -440,7 +426,7 @@ class LocationSync {
     );
   }
 
-  /** Throws where this process does not lead any more, or the location is not what it was. */
+  /** Throws if leadership is lost, or the location has changed. */
   #assertHere(): void {
     const { location, locationNow, assertLeading } = this.#options;
     assertLeading();

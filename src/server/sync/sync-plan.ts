@@ -1,34 +1,27 @@
 import { frequencyMsOf } from '../locations/validation-plan.ts';
 
 export interface SyncTimes {
-  /** The location's own `backupSyncPeriod`, as Go writes durations. */
+  /** The location's own `backupSyncPeriod`, a Go duration. */
   readonly period: string | null | undefined;
-  /** Of the server, where the location has none or one that cannot be used. */
+  /** Used if the location has none, or an invalid one. */
   readonly serverPeriodMs: number;
   /** RFC 3339. */
   readonly lastSyncedTime: string | null | undefined;
   readonly nowMs: number;
 }
 
-/** A server that is told 0 looks as often as Velero's does, which has no shorter time than this. */
+/** Used for a server period of 0. Velero's shortest period. */
 const PERIOD_MS_MIN = 60_000;
-/**
- * By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our
- * choice.
- */
+/** Tolerance for times in the future: times are whole seconds, and clocks differ. Our choice. */
 const AHEAD_MS = 2000;
 
-/**
- * Whether nobody wants to know what else is in a location (Velero: backup_sync_controller.go,
- * locationFilterFunc).
- */
+/** Whether the location is never synced (Velero: backup_sync_controller.go, locationFilterFunc). */
 export const isNeverSynced = (period: string | null | undefined): boolean =>
   frequencyMsOf(period) === 0;
 
 /**
- * Milliseconds until a location is to be synced: 0 when that is due, Infinity when it never is, as
- * one whose own period is 0. A time in the future, which a clock has written that was wrong, delays
- * nothing.
+ * Milliseconds until the next sync: 0 if it is due, Infinity if the location's own period is 0. A
+ * last sync in the future comes from a wrong clock, and delays nothing.
  */
 export function restUntilSync({
   period,

@@ -20,36 +20,37 @@ import {
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
 import { EXPIRED_AT_SYNC } from '../expiry/verdict.ts';
 
-/** By it backups are those of a location. */
+/** Label that selects the backups of a location. */
 export const LOCATION_LABEL = 'velero.io/storage-location';
-/** Annotations with this prefix are orders and notes for the server of one cluster. */
+/** Prefix of annotations that instruct the server of one cluster. */
 const OWN_PREFIX = 'longshore.io/';
 
-/** The location that a Backup names; one may have been made without a spec. */
+/** The location of a Backup, even if it was created without a spec. */
 export const locationOf = (backup: Backup): string =>
   (backup.spec as Backup['spec'] | undefined)?.storageLocation ?? '';
 
 export interface SyncedBackupOptions {
   readonly namespace: string;
   readonly location: string;
-  /** Where it is not the stored one. */
+  /** Replaces the stored phase. */
   readonly phase?: string | undefined;
   readonly owners: readonly OwnerReference[];
-  /** PodVolumeBackups are made after it. */
+  /** Its PodVolumeBackups are created later. */
   readonly isPending: boolean;
-  /** Its expiration is over already. */
+  /** The backup has already expired. */
   readonly isExpired: boolean;
   /** See {@link SIGNED}. */
   readonly isSigned: boolean;
 }
 
 /**
- * A Backup for this cluster of one that is stored, as Velero makes it (backup_sync_controller.go,
- * v1.18.3): in the server's namespace, of this location, without hooks, since they have run. Its
- * spec and status are kept, so it expires when it would have. Finalizers do not come along, other
- * than with Velero: nobody in this cluster would remove them. Longshore's own annotations and the
- * label of a Schedule are dropped: with them, a writer of the bucket could give orders to this
- * server, or stop a Schedule.
+ * The Backup for a stored backup, as in Velero (backup_sync_controller.go, v1.18.3): in the
+ * server's namespace, and without hooks, because they have run. Spec and status stay, and so the
+ * expiration.
+ *
+ * Unlike Velero it drops finalizers, because nothing in this cluster would remove them. Longshore's
+ * annotations and the label of a Schedule are dropped, too. With them, a writer of the bucket could
+ * instruct this server, or stop a Schedule.
  */
 export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
@@ -80,7 +81,7 @@ export function syncedBackup(
   }) as NewObject<Backup>;
 }
 
-/** Names and UIDs of Schedules that a stored Backup names as its owners. */
+/** The Schedules that a stored Backup names as its owners. */
 export function scheduleOwners({ metadata }: StoredBackup): OwnerReference[] {
   const { ownerReferences } = metadata as { readonly ownerReferences?: unknown };
   const given: unknown[] = Array.isArray(ownerReferences) ? ownerReferences : [];
@@ -94,16 +95,13 @@ function isReference(value: unknown): value is OwnerReference {
   return [apiVersion, kind, name, uid].every((text) => typeof text === 'string');
 }
 
-/**
- * Whether one that is stored may be made here: an agent works on one that is not over, on a node
- * that happens to have the same name.
- */
+/** Whether it is finished. An agent would work on the others if its node has the same name. */
 export const isPodVolumeBackupOver = (stored: KubeObject): boolean => {
   const { phase } = (stored as { readonly status?: { readonly phase?: string } }).status ?? {};
   return isMovementOver(phase);
 };
 
-/** A PodVolumeBackup of a synced Backup, which owns it here. */
+/** A PodVolumeBackup with the synced Backup as its owner. */
 export function syncedPodVolumeBackup(
   stored: KubeObject,
   backup: KubeObject,
@@ -136,7 +134,7 @@ export function syncedPodVolumeBackup(
   }) as NewObject<PodVolumeBackup>;
 }
 
-/** Numbers beyond those that the API's own fields can have. */
+/** Replaces numbers beyond the range of the API's own fields. */
 const plain = (object: object): unknown =>
   JSON.parse(
     JSON.stringify(object, (_, value: unknown) =>

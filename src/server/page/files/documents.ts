@@ -12,7 +12,7 @@ import {
 import type { BrowsedVolume, FileEntry, FilePlace, OpenEntry } from './contract.ts';
 import { FILE_ORDERS, type FileListing, type FileOrder, type FileQuery } from './listing.ts';
 
-/** What all pages about files of one backup have in common. */
+/** Common to all pages about files of a backup. */
 export interface FilesPageOptions {
   readonly backup: string;
   readonly nowMs: number;
@@ -47,12 +47,12 @@ export function volumesDocument(
 export const volumeLink = (backup: string, volume: string): Html =>
   html`<a href="${filesPath(backup, { volume, path: [] })}">${named(volume)}</a>`;
 
-/** A place with what was found there. */
+/** A place with the open entry. */
 export interface FoundPlace extends FilePlace {
   readonly open: Pick<OpenEntry, 'entry' | 'notes' | 'deviceBytes' | 'isSorted'>;
 }
 
-/** What is in a directory of a volume. */
+/** The contents of a directory. */
 export function directoryDocument(
   options: FilesPageOptions,
   place: FoundPlace,
@@ -106,7 +106,7 @@ export function directoryDocument(
   });
 }
 
-/** Something that is no directory. `target`: of a symbolic link. */
+/** The page of any entry except a directory. `target`: of a symbolic link. */
 export function fileDocument(
   options: FilesPageOptions,
   place: FoundPlace,
@@ -184,7 +184,7 @@ function headingOf({ volume, path }: FilePlace): { title: string; heading: Html 
   return { title: name, heading: html`<h1>${named(name)}</h1>` };
 }
 
-/** Links to the volume and each directory above. */
+/** Links to the volume and each parent directory. */
 function crumbsOf(backup: string, { volume, path }: FilePlace): Html[] {
   return [
     volumeLink(backup, volume),
@@ -196,10 +196,7 @@ function crumbsOf(backup: string, { volume, path }: FilePlace): Html[] {
   ];
 }
 
-/**
- * A name that cannot stand in an address is only shown: one that is empty or has a slash is no name
- * of a file.
- */
+/** No link to an empty name, or a name with a slash, which cannot be in an address. */
 function entryLink(backup: string, { volume, path }: FilePlace, entry: FileEntry): Html {
   const { name, type, objectId } = entry;
   const isAddressable = name !== '' && !/[/\0]/.test(name) && name.isWellFormed();
@@ -273,7 +270,7 @@ const KINDS: Readonly<Record<string, string>> = {
 };
 const kindOf = ({ type }: FileEntry): string => lookup(KINDS, type) ?? 'neither file nor directory';
 
-/** Of what a date can be; others are shown as the nearest one. */
+/** Limit of a valid date. Later and earlier times show the nearest date. */
 const MS_MAX = 253_402_300_799_999;
 const msOf = ({ mtimeNs }: FileEntry): number =>
   Math.max(-MS_MAX, Math.min(MS_MAX, Number(mtimeNs / 1_000_000n)));

@@ -2,22 +2,16 @@ import type { ServerResponse } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, untilAborted } from '../../../base/index.ts';
 
-/**
- * Given to the connection at a time; a client has so long for each. Our choices: one that takes
- * less than 1 KiB a second keeps its place from others.
- */
+/** Our choices: a client below 1 KiB a second blocks a slot, and is disconnected. */
 const PART_BYTES = 64 << 10;
 const PART_MS = 60_000;
-/**
- * Without a byte on a connection on which files are asked for: for as long as a bucket that is away
- * is tried again.
- */
+/** Time limit for a silent connection: as long as the retries of an unreachable bucket. */
 export const SILENT_MS = 300_000;
 
 /**
- * Sends a download as fast as the client takes it, and no faster: in memory are the parts that the
- * repository reads ahead. Throws `CLIENT_STALLED`, and what the bytes throw; the connection is cut
- * then, so that nobody takes a part for the whole. Resolves without a word when the client goes.
+ * Sends a download at the client's speed. Only the parts that the repository reads ahead are in
+ * memory. Throws `CLIENT_STALLED`, and errors of the bytes. The connection is reset then, so the
+ * client notices the missing rest. Resolves if the client disconnects.
  */
 export async function sendDownload(
   response: ServerResponse,
@@ -42,10 +36,7 @@ export async function sendDownload(
   }
 }
 
-/**
- * Of HTTP 1.0, which many proxies speak, an end of the connection is the end of the body: only a
- * reset tells that there was more.
- */
+/** HTTP 1.0, used by proxies, ends a body by closing. Only a reset shows that data are missing. */
 function cutOff(response: ServerResponse): void {
   response.socket?.resetAndDestroy();
   response.destroy();

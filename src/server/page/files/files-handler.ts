@@ -24,11 +24,11 @@ import { fileQueryOf, listFiles } from './listing.ts';
 
 export interface FilesOptions {
   readonly source: BackupFiles;
-  /** Who may browse which backup. */
+  /** Decides who may browse a backup. */
   readonly access: Access;
 }
 
-/** A request about files, of somebody who may see the page. */
+/** A request for files by an allowed visitor of the page. */
 export interface FilesRequest {
   readonly url: URL;
   readonly verb: 'files' | 'download';
@@ -37,29 +37,26 @@ export interface FilesRequest {
   readonly isHead: boolean;
   readonly nowMs: number;
   readonly logout: Html | undefined;
-  /** Aborts when the visitor goes. */
+  /** Aborts when the visitor disconnects. */
   readonly signal: AbortSignal;
 }
 
-/**
- * Our choices: four downloads take up to 260 MiB (measured, in pieces of 8 MiB), and each listing
- * some 20 MiB for a moment.
- */
+/** Our choices: four downloads take up to 260 MiB (measured), and a listing some 20 MiB. */
 const DOWNLOADS_MAX = 4;
-/** Of a location: one whose bucket hangs keeps nobody waiting but its own visitors. */
+/** Per location: a hanging bucket delays only its own visitors. */
 const LISTINGS_MAX = 2;
 const WAITING_MAX = 32;
-/** Nobody waits longer for a page, the time in the queue included. */
+/** Time limit for a page, including the queue. */
 const LISTING_MS = 60_000;
-/** Longer ones exist on no file system. */
+/** No file system allows longer links. */
 const LINK_BYTES_MAX = 64 << 10;
-/** Linux: PATH_MAX, and as much again for names that Kopia has made longer. */
+/** Twice PATH_MAX of Linux, for names that Kopia has made longer. */
 const PATH_CHARS_MAX = 8192;
 
-/** Directories and files of volumes in a browser, for those who may browse the backup. */
+/** Serves directories and files of volumes to users who may browse the backup. */
 export class FilesHandler {
   readonly #options: FilesOptions;
-  /** By location; those that nobody waits for are forgotten. */
+  /** By location. Unused limiters are removed. */
   readonly #listings = new Map<string, Limiter>();
   readonly #downloads = new Semaphore(DOWNLOADS_MAX);
 
@@ -67,7 +64,7 @@ export class FilesHandler {
     this.#options = options;
   }
 
-  /** Throws what the source throws and is no answer to a visitor. */
+  /** Throws errors of the source that are no answer to a visitor. */
   async answer(request: FilesRequest): Promise<Answer> {
     const { backup, token } = request;
     const verdict = await this.#options.access.verdictOf(token, backup.name);
@@ -107,7 +104,7 @@ export class FilesHandler {
     place: FilePlace | undefined,
     signal: AbortSignal,
   ): Promise<Answer> {
-    // Of those who waited, some have gone.
+    // The visitor may have left while in the queue.
     signal.throwIfAborted();
     const { source } = this.#options;
     const backup = browsedOf(row);
@@ -157,7 +154,7 @@ export class FilesHandler {
 
 const browsedOf = ({ name, uid, location }: RunRow): BrowsedBackup => ({ name, uid, location });
 
-/** Undefined where no volume is named. */
+/** Undefined without a volume. */
 function placeOf(parameters: URLSearchParams): FilePlace | 'too long' | undefined {
   const volume = parameters.get('volume') ?? '';
   const text = parameters.get('path') ?? '';
@@ -183,12 +180,11 @@ function downloadOf(
   }
   const name = downloadName(path.at(-1) ?? volume, isTar ? '.tar' : '');
   const headers = {
-    // Never a type that a browser would show: whoever wrote the volume would have a page of this
-    // server.
+    // Never a type that browsers render: the volume's writer could create a page of this server.
     'content-type': isTar ? 'application/x-tar' : 'application/octet-stream',
     'content-disposition': contentDisposition(name),
     'content-security-policy': "default-src 'none'; sandbox",
-    // A connection that ends early is noticed by whoever counts.
+    // Lets clients detect a cut connection.
     ...(!isTar && { 'content-length': String(deviceBytes) }),
   };
   const bytes = isTar ? open.tar(signal) : open.bytes(signal);
@@ -208,7 +204,7 @@ async function targetOf(open: OpenEntry, signal: AbortSignal): Promise<string> {
 
 const GONE: readonly string[] = ['NO_VOLUME', 'PATH_NOT_FOUND', 'SNAPSHOT_NOT_FOUND'];
 
-/** Whoever may browse the backup may know why it cannot be shown. Throws what is a bug. */
+/** Users who may browse the backup may see the reason. Throws bugs. */
 function answerTo(error: unknown): Answer {
   const code = codeOf(error);
   if (isCanceled(error) || (error instanceof Error && error.name === 'TimeoutError')) {
@@ -223,28 +219,22 @@ function answerTo(error: unknown): Answer {
   return plain(502, 'Not readable', `This cannot be read: ${why}.`);
 }
 
-/** Of names that file systems take; with room for what a browser adds. In bytes. */
+/** In bytes. Below the limit of file systems, with room for a browser's suffix. */
 const NAME_BYTES_MAX = 200;
-/**
- * What no name of a download has: control characters, marks that nobody sees or that turn the
- * direction of the text, what parts paths, and what Windows refuses.
- */
+/** Replaced: control, invisible and direction marks, and what paths or Windows do not allow. */
 const UNFIT =
   /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u115f\u1160\u2800\u3164\uffa0\ufe00-\ufe0f\\/:*?"<>|]/gu;
 /** RFC 8187, section 3.2.1: attr-char. All others are escaped. */
 const NOT_ATTR_CHAR = /[^A-Za-z0-9!#$&+.^_`|~-]/g;
 const ENCODER = new TextEncoder();
 
-/**
- * A harmless name under which something is downloaded, with an ending that is kept: no path, no
- * hidden file, nothing that shows another ending than it has.
- */
+/** A safe name for a download, with its ending: no path, hidden file or faked ending. */
 export function downloadName(name: string, ending = ''): string {
   const plain = name
     .toWellFormed()
     .normalize('NFC')
     .replaceAll(UNFIT, '_')
-    // Hidden on one system, cut on another.
+    // Hidden on some systems, cut off on others.
     .replace(/^[. ]+/, '_')
     .replace(/[. ]+$/, '_');
   const fit = cutToBytes(plain, NAME_BYTES_MAX - ending.length);
@@ -252,8 +242,8 @@ export function downloadName(name: string, ending = ''): string {
 }
 
 /**
- * The header Content-Disposition for a name of {@link downloadName}: RFC 6266, and RFC 8187 beside
- * a name for old clients.
+ * The Content-Disposition header for a name of {@link downloadName}: RFC 6266, with RFC 8187 and a
+ * plain name for old clients.
  */
 export function contentDisposition(name: string): string {
   const ascii = name.replaceAll(/[^\w.\- ]/g, '_');
@@ -269,7 +259,7 @@ function extValue(name: string): string {
   }).join('');
 }
 
-/** Whole characters only. */
+/** Cuts at whole characters. */
 function cutToBytes(text: string, bytesMax: number): string {
   if (ENCODER.encode(text).length <= bytesMax) return text;
   let bytes = 0;

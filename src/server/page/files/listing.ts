@@ -3,11 +3,11 @@ import type { FileEntry } from './contract.ts';
 export const FILE_ORDERS = ['name', 'size', 'time'] as const;
 export type FileOrder = (typeof FILE_ORDERS)[number];
 
-/** What a visitor asks of a directory. */
+/** The order and page of a directory. */
 export interface FileQuery {
   readonly order: FileOrder;
   readonly isDescending: boolean;
-  /** From 1 on. */
+  /** Starts at 1. */
   readonly page: number;
 }
 
@@ -15,20 +15,17 @@ export interface FileListing {
   readonly rows: readonly FileEntry[];
   readonly page: number;
   readonly hasMore: boolean;
-  /** Undefined where there are more than were counted. */
+  /** Undefined if the directory is too long to count. */
   readonly total: number | undefined;
-  /**
-   * Whether it is in the order that was asked for: a directory that is too long is only listed as
-   * it is stored.
-   */
+  /** Whether the wanted order was possible. Long directories keep their stored order. */
   readonly isInOrder: boolean;
 }
 
 export const FILES_A_PAGE = 200;
-/** As many entries take some 10 MB, and are sorted in 50 ms. Our choice. */
+/** So many entries take some 10 MB, and are sorted in 50 ms. Our choice. */
 const SORTED_MAX = 20_000;
 
-/** What is no such query is the usual one. */
+/** Invalid parameters give the default. */
 export function fileQueryOf(parameters: URLSearchParams): FileQuery {
   const order = FILE_ORDERS.find((each) => each === parameters.get('order')) ?? 'name';
   const page = /^\d{1,6}$/.exec(parameters.get('page') ?? '')?.[0];
@@ -37,9 +34,9 @@ export function fileQueryOf(parameters: URLSearchParams): FileQuery {
 }
 
 /**
- * One page of a directory, which `list` reads without its first entries. No more than
- * {@link SORTED_MAX} entries are in memory: a directory with more is read up to the page that is
- * asked for, in its own order, which is by name where it `isSorted`.
+ * A page of a directory. `list` reads it without its first entries. At most {@link SORTED_MAX}
+ * entries are in memory. A longer directory is read up to the wanted page in its stored order: by
+ * name if `isSorted`.
  */
 export async function listFiles(
   list: (skip: number) => AsyncIterable<readonly FileEntry[]>,
@@ -56,8 +53,7 @@ export async function listFiles(
     hasMore: held.length > FILES_A_PAGE,
   });
   if (from >= sortedMax) {
-    // Only a long directory has entries there. Where it has none, the page may be one that is not
-    // there, of a short directory, too.
+    // Only long directories have entries here. Without any, it may also be a short directory.
     const rows = await firstOf(list(from), FILES_A_PAGE + 1);
     const isLong = rows.length > 0 || (await firstOf(list(sortedMax), 1)).length > 0;
     if (isLong) return longListing(rows);
@@ -71,14 +67,14 @@ export async function listFiles(
       seen++;
       if (isLong || held.length <= sortedMax) continue;
       isLong = true;
-      // One more than the page has, to tell that there are more.
+      // An extra entry shows that there is another page.
       held = held.slice(from, to + 1);
     }
     if (isLong && seen > to) break;
   }
   if (isLong) return longListing(held);
   const sorted = sortedFiles(held, order, isDescending);
-  // The last page where there is none of that number.
+  // The last page, if the wanted page does not exist.
   const last = Math.min(page, Math.max(1, Math.ceil(seen / FILES_A_PAGE)));
   const rows = sorted.slice((last - 1) * FILES_A_PAGE, last * FILES_A_PAGE);
   const hasMore = last * FILES_A_PAGE < seen;
@@ -102,7 +98,7 @@ function sortedFiles(
   order: FileOrder,
   isDescending: boolean,
 ): readonly FileEntry[] {
-  // By name they are stored; sorting keeps the order of equals.
+  // Entries are stored by name, and sorting is stable.
   if (order === 'size') entries.sort((a, b) => a.sizeBytes - b.sizeBytes);
   if (order === 'time') {
     entries.sort((a, b) => (a.mtimeNs < b.mtimeNs ? -1 : a.mtimeNs > b.mtimeNs ? 1 : 0));
