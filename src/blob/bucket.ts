@@ -1,46 +1,45 @@
 import type { Retention, SignalOptions } from './storage.ts';
 
-/** What an object is made of; owned by the put until it ends. */
+/** The bytes of an object. The put owns them until it ends. */
 export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 
 export interface ObjectOptions extends SignalOptions {
-  /** UID of the Backup or Restore whose file it is. An encrypted file is bound to it. */
+  /** UID of the Backup or Restore that owns the file. An encrypted file is bound to it. */
   readonly ownerUid?: string | undefined;
   /**
-   * Encrypts a file that only servers read, in every location. Refuses a plain file in its place.
-   * The bucket of a location does that. A store takes no notice.
+   * Encrypts a file that only servers read, in every location, and refuses a plain file in its
+   * place. The bucket of a location does that; a store ignores it.
    */
   readonly isSealed?: boolean | undefined;
 }
 
 export interface ObjectPutOptions extends ObjectOptions {
   /**
-   * Refuse with `BLOB_EXISTS` when the key is there. Where a store has no such put, a look before
-   * the put has to do.
+   * Refuses with `BLOB_EXISTS` if the key exists. Stores without conditional puts look before the
+   * put.
    */
   readonly ifAbsent?: boolean | undefined;
 }
 
 /**
- * A bucket below its prefix: objects under keys with slashes, of any length. Where a
- * {@link BlobStorage} holds the packs of one repository, this holds what lies beside them. What
- * every implementation promises (the suite in test/contract holds them to it):
- * - `put` is atomic and overwrites: others see the old bytes or the new, never a part, also when
- *   it is killed or its body fails. A body is read once, no faster than it is stored, and closed
- *   when the put fails.
- * - What was put is seen by every call that starts afterwards.
- * - `put` with `ifAbsent` leaves what is there as it is. A put whose answer was lost may be
- *   refused for what it has itself put.
- * - `get` of what is missing throws `BLOB_NOT_FOUND` before its first bytes; one that breaks off
- *   throws, and is never a short object. An object that is replaced while it is read throws
- *   `BLOB_CHANGED`, where that is noticed.
- * - `delete` of what is missing succeeds.
- * - `list` yields each key with the prefix once, `listFolders` the names right below a prefix
- *   that ends with a slash, in any order; a folder is there as long as something lies in it.
- * - Memory is bounded, whatever the length.
+ * A bucket below its prefix: objects under keys with slashes, of any length. A {@link BlobStorage}
+ * holds the packs of one repository; a bucket holds the files beside repositories. Every
+ * implementation promises (the suite in test/contract tests it):
+ * - `put` is atomic and overwrites: others see the old bytes or the new bytes, also after a kill or
+ *   a failed body. A body is read once, no faster than it is stored. A failed put closes it.
+ * - Every later call sees the object.
+ * - `put` with `ifAbsent` keeps an existing object. After a lost answer, a put may be refused
+ *   because of its own object.
+ * - `get` of a missing object throws `BLOB_NOT_FOUND` before its first bytes. An interrupted `get`
+ *   throws, and never yields a short object. If the object is replaced meanwhile, it throws
+ *   `BLOB_CHANGED` when it notices.
+ * - `delete` of a missing object succeeds.
+ * - `list` yields each key with the prefix once. `listFolders` yields the names right below a
+ *   prefix that ends with a slash. Both have no order. A folder exists while it has objects.
+ * - Memory is bounded for any length.
  */
 export interface Bucket extends AsyncDisposable {
-  /** For messages: where this is, without credentials. */
+  /** For messages: the place, without credentials. */
   readonly displayName: string;
   put(key: string, body: Body, options?: ObjectPutOptions): Promise<void>;
   get(key: string, options?: ObjectOptions): AsyncIterable<Uint8Array>;
@@ -49,13 +48,13 @@ export interface Bucket extends AsyncDisposable {
   list(prefix: string, options?: SignalOptions): AsyncIterable<string>;
   listFolders(prefix: string, options?: SignalOptions): AsyncIterable<string>;
   /**
-   * A URL for a plain GET without further headers, valid for this long. Throws `UNSUPPORTED_URL`
-   * where there is none.
+   * A URL for a plain GET without further headers, valid for this long. Throws `UNSUPPORTED_URL` if
+   * there is none.
    */
   signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string>;
   /**
-   * Puts the end of an object's lock off, to so long from now. Throws `UNSUPPORTED_PUT` where
-   * objects cannot be locked.
+   * Extends an object's lock to this long from now. Throws `UNSUPPORTED_PUT` if objects cannot be
+   * locked.
    */
   extendRetention?(key: string, retention: Retention, options?: SignalOptions): Promise<void>;
   close(): Promise<void>;

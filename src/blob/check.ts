@@ -9,16 +9,16 @@ import {
 import type { Location } from './location.ts';
 import { type BlobId, blobId, type BlobStorage } from './storage.ts';
 
-/** One line of a check. */
+/** A line of a check. */
 export interface CheckResult {
   readonly name: string;
   readonly ok: boolean;
-  /** What was found, or what went wrong. */
+  /** The result, or the error. */
   readonly detail: string;
-  /** What to do about it. */
+  /** Advice for the user. */
   readonly fix?: string;
   readonly seconds: number;
-  /** Nothing else can succeed. */
+  /** Every later step would fail too. */
   readonly isHopeless?: boolean;
 }
 
@@ -31,7 +31,7 @@ export interface CheckOptions {
 
 type Operation = 'list' | 'get' | 'put' | 'delete';
 
-/** What a user must be allowed to do, in the words of each provider. */
+/** Permissions that a user needs, in the words of each provider. */
 const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
   file: {
     list: 'read and search permission on the directory',
@@ -60,20 +60,20 @@ const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
 };
 
 /**
- * Above it, signatures are refused and maintenance, which relies on hours, is not safe (Kopia: 5
- * minutes).
+ * Larger differences make the service refuse signatures. Maintenance relies on hours, and is then
+ * unsafe (Kopia: 5 minutes).
  */
 const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
 const DATA_BYTES = 4096;
 /** Failures that come before any permission is checked. */
 const HOPELESS = ['STORAGE_NOT_FOUND', 'STORAGE_CREDENTIALS', 'STORAGE_UNREACHABLE', 'STORAGE_TLS'];
 const ONE_CREATOR = 'create repositories there from one place at a time';
-/** Blobs that are counted before the check stops counting. */
+/** The check stops counting at this many blobs. */
 const COUNTED_MAX = 10_000;
 
 /**
- * Tries what a repository needs of its storage, one result after the other, and goes on after a
- * failure as far as that makes sense. The one blob that it puts is deleted in any case.
+ * Tries everything that a repository needs of its storage, step by step. Continues after a failure
+ * if later steps make sense. Always deletes its own blob.
  */
 export async function* checkStorage(
   storage: BlobStorage,
@@ -86,7 +86,7 @@ export async function* checkStorage(
   const put = await check.step('put', 'put', () => check.put());
   yield put;
   if (!put.ok) {
-    // It may be there all the same, when only the answer was lost.
+    // The blob may exist if only the answer was lost.
     await check.delete().catch(() => undefined);
     return;
   }
@@ -105,7 +105,7 @@ export async function* checkStorage(
   if (adapted.detail !== '') yield adapted;
 }
 
-/** A finding that is not an error that the storage reported. */
+/** A problem that the storage did not report as an error. */
 class Finding extends Error {
   readonly fix: string;
 
@@ -169,7 +169,7 @@ class StorageCheck {
     return `${this.#data.length} bytes`;
   }
 
-  /** Features that the service does not support. The result is empty if it supports all of them. */
+  /** Features that the service does not support; empty if it supports all of them. */
   adaptations(): Promise<string> {
     return Promise.resolve((this.#storage.adaptations ?? []).join('; '));
   }
@@ -235,9 +235,11 @@ class StorageCheck {
     return 'an overwritten blob is read back at once';
   }
 
-  /** As a repository is created. A service without such puts is good enough. */
+  /**
+   * Puts as the creation of a repository does. A service without conditional puts is acceptable.
+   */
   async putIfAbsent(): Promise<string> {
-    // Where deletions are denied, the next line says so.
+    // If deletions are denied, the next step reports it.
     const isGone = await this.#storage.deleteBlob(this.#id, this.#options).then(
       () => true,
       () => false,

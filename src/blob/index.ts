@@ -1,6 +1,6 @@
 /**
- * Blob storage: named bytes with atomic puts. One contract, a folder for each provider, wrappers
- * for retries, limits, counting and faults. Knows nothing of what the bytes mean.
+ * Blob storage: named bytes with atomic puts. Has a contract, a folder for each provider, and
+ * wrappers such as retries and limits. Knows nothing about the meaning of the bytes.
  */
 export {
   assertLength,

@@ -3,18 +3,15 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { CodedError, lookup, messageOf } from '../base/index.ts';
 
-/**
- * Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md
- * follow it.
- */
+/** Schemas of the query parameters. `--help` and docs/storage.md follow them. */
 const flag = z.enum(['true', 'false']).transform((text) => text === 'true');
 const text = z.string().min(1);
 const endpoint = z.url({ protocol: /^https?$/ });
 
 const tls = {
-  /** PEM file with the authorities to trust besides the system's. */
+  /** PEM file with additional trusted authorities. */
   caFile: text.optional(),
-  /** Trust any certificate: for tests only. */
+  /** Trusts any certificate: for tests only. */
   insecureTls: flag.optional(),
 };
 
@@ -24,11 +21,10 @@ const once = { writeOnce: flag.optional() };
 const s3Schema = z.strictObject({
   region: text.optional(),
   endpoint: endpoint.optional(),
-  /** The endpoint in URLs that others get; default: `endpoint`. */
+  /** The endpoint in URLs for others; default: `endpoint`. */
   publicEndpoint: endpoint.optional(),
   /**
-   * `http://host/bucket/key` instead of `http://bucket.host/key`; default: where an endpoint is
-   * given.
+   * `http://host/bucket/key` instead of `http://bucket.host/key`; default if an endpoint is given.
    */
   pathStyle: flag.optional(),
   profile: text.optional(),
@@ -41,8 +37,8 @@ const s3Schema = z.strictObject({
   /** File with the 32 bytes of an SSE-C key, raw or in base64. */
   sseCustomerKeyFile: text.optional(),
   /**
-   * Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that know
-   * no other.
+   * Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that
+   * support no other.
    */
   checksum: z.enum(['auto', 'crc32', 'sha256', 'md5', 'none']).optional(),
   ...once,
@@ -51,9 +47,9 @@ const s3Schema = z.strictObject({
 const azureSchema = z.strictObject({
   account: text.optional(),
   endpoint: endpoint.optional(),
-  /** A dotenv file as Velero's plugin for Azure takes it. */
+  /** A dotenv file, as for Velero's plugin for Azure. */
   credentialsFile: text.optional(),
-  /** Name of the environment variable, or line of the file, that holds the account's key. */
+  /** Environment variable, or line of the file, with the account's key. */
   keyVariable: text.optional(),
   useAad: flag.optional(),
   subscriptionId: text.optional(),
@@ -74,7 +70,7 @@ interface Bucket {
   readonly bucket: string;
   /** Ends with `/`, or is empty. */
   readonly prefix: string;
-  /** Where this is, without anything that is secret or detail. */
+  /** The place, without secrets and details. */
   readonly displayName: string;
 }
 
@@ -91,17 +87,17 @@ export type Location = FileLocation | S3Location | AzureLocation | GcsLocation;
 export const SCHEMES = ['file', 's3', 'azblob', 'gs'] as const;
 
 /**
- * A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL a port would be there, which has digits
- * only.
+ * A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL that position is a port, which has only
+ * digits.
  */
 const TENANT = /^s3:\/\/[\w.-]*:(?=[\w.-]*[A-Za-z_.-][\w.-]*(?:[/?#]|$))/;
-/** A bucket may have a tenant before it. */
+/** A tenant may precede the bucket. */
 const BUCKET_NAME = /^([\w.-]*:)?[\w.-]+$/;
 
 const urlOf = (location: string): URL =>
   new URL(location.replace(TENANT, (start) => `${start.slice(0, -1)}%3A`));
 
-/** Parameters that would put a secret where `ps` and logs show it. */
+/** Parameters with secrets, which `ps` and logs would show. */
 const SECRETS = /^(access.?key|secret|password|token|sas|account.?key|key)/i;
 
 /**
@@ -134,10 +130,10 @@ export function parseLocation(location: string): Location {
   }
 }
 
-/** Settings that are paths, of any kind of location. */
+/** Path settings of all kinds of locations. */
 const PATHS = ['credentialsFile', 'caFile', 'sseCustomerKeyFile'];
 
-/** The same location, whatever the current directory is by then. Throws `BAD_LOCATION`. */
+/** The same location, independent of the current directory. Throws `BAD_LOCATION`. */
 export function absoluteLocation(text: string): string {
   const location = parseLocation(text);
   if (location.kind === 'file') return location.path;
@@ -175,7 +171,7 @@ function bucketNameOf({ protocol, host }: URL): string {
   throw bad(`"${host}" cannot be the name of a bucket`);
 }
 
-/** A `%` that begins no byte is one that should have been written as `%25`. */
+/** A `%` without two hex digits should have been `%25`. */
 function decodedPath(url: URL): string {
   try {
     return decodeURIComponent(url.pathname);

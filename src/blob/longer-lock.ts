@@ -1,9 +1,8 @@
 import { isCode } from '../base/index.ts';
 
 /**
- * Makes a lock longer. Services refuse to make one shorter, in words of their own: that is no error
- * where `isLocked` finds the lock that was asked for, or a stronger one. Where nobody can tell, the
- * refusal stands.
+ * Extends a lock. Services refuse to shorten a lock, each with its own error. If `isLocked` finds a
+ * lock at least as strong, the refusal is ignored. If `isLocked` fails, the refusal is thrown.
  */
 export async function unlessLocked(
   extend: () => Promise<unknown>,

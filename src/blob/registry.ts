@@ -10,22 +10,19 @@ import { writeOnce } from './wrappers/write-once.ts';
 import type { StorageRetryOptions } from './wrappers/retrying.ts';
 
 export interface OpenStorageOptions extends Partial<TransferSettings> {
-  /** Make what is missing (a directory), for a repository about to be created. */
+  /** Creates a missing directory for a new repository. */
   create?: boolean;
-  /** As if the location did not say that it is written once. */
+  /** Ignores the location's `writeOnce`. */
   mayReplace?: boolean;
-  /**
-   * A repository lies there: what Kopia has told the bucket about its blobs holds
-   * (`.storageconfig`).
-   */
+  /** A repository lies there, so Kopia's settings in the bucket apply (`.storageconfig`). */
   isRepository?: boolean;
-  /** Access modes of a repository in a directory. Default: the modes from its creation. */
+  /** Access modes for a repository in a directory. Default: the modes of its creation. */
   modes?: Partial<StorageModes>;
 }
 
 /**
- * Opens a location: a path, or a URL ({@link parseLocation}). Libraries of cloud storages are
- * loaded when they are needed. Throws `BAD_LOCATION` and what the storage throws.
+ * Opens a location: a path, or a URL ({@link parseLocation}). Loads the library of a cloud only
+ * when it is needed. Throws `BAD_LOCATION` and errors of the storage.
  */
 export async function openStorage(
   location: string,
@@ -49,10 +46,7 @@ export async function openStorage(
   });
 }
 
-/**
- * Opens what lies at a location beside repositories: objects under keys. Throws what
- * {@link openStorage} throws.
- */
+/** Opens the objects at a location that holds no repository. Throws like {@link openStorage}. */
 export async function openBucket(
   location: string,
   given: Partial<TransferSettings> & { readonly retries?: StorageRetryOptions } = {},

@@ -169,7 +169,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       totalBytes: total.bytes,
       moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
       answers: repository.answers,
-      // The other question has a limit of its own, which is shorter than this one's.
+      // Other questions have a shorter limit of their own.
       waitsFor: isAsking || repository.isWaitingForStorage ? 'storage' : 'volume',
     };
   });

@@ -51,7 +51,7 @@ export class RestoreProgress {
       totalBytes: this.totalBytes,
       moved: moved + repository.tasksDone + movedBeside,
       answers: repository.answers,
-      // The other question has a limit of its own, which is shorter than this one's.
+      // Other questions have a shorter limit of their own.
       waitsFor: isFlushing
         ? 'disk'
         : this.#isAsking || repository.isWaitingForStorage

@@ -23,7 +23,9 @@ import { openDirectly, pathOf } from './open-directly.ts';
 export interface DirectoryListing {
   /** Strings; bytes if a name is not UTF-8. */
   readonly names: readonly (string | Uint8Array)[];
-  /** Seven numbers ({@link STAT_FIELDS}) a name: mode, size, mtime (s, ns), uid, gid and device. */
+  /**
+   * Seven numbers ({@link STAT_FIELDS}) a name: mode, size, mtime in s and ns, uid, gid, device.
+   */
   readonly stats: BigInt64Array;
   /** Symlink targets by position. */
   readonly targets: readonly (readonly [number, Uint8Array])[];

@@ -165,7 +165,8 @@ export const unpackRanges = (numbers: Float64Array): FileRange[] =>
   });
 
 /**
- * Numbers of each item: span, compressor, length, flags. The last two or three describe the target.
+ * Numbers of each item: span, compressor, length and flags. The last two or three describe the
+ * target.
  */
 const OPEN_NUMBERS = 8;
 const COMPRESSED_OBJECT = 1;

@@ -3,11 +3,11 @@ import { asError, CodedError, redactAndCut, withRetry } from '../../base/index.t
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 
 const MANAGEMENT_API = '2023-05-01';
-/** Of one try, with its answer. Our choice: the service answers within a second. */
+/** Limit of a try, with its answer. Our choice: the service answers within a second. */
 const TIMEOUT_MS = 30_000;
-/** Our choice: two keys are some 500 bytes. */
+/** Our choice: two keys have some 500 bytes. */
 const ANSWER_BYTES_MAX = 64 << 10;
-/** Our choice, as for other requests of the storage that do not tell of a busy service. */
+/** Our choice, as for other requests when the service is not busy. */
 const RETRIES = { attemptsMax: 8, delayMsMax: 10_000 };
 const FIRST_DELAY_MS = 100;
 
@@ -19,14 +19,15 @@ export interface KeyRequest {
   /** `https://management.azure.com/subscriptions/…/storageAccounts/name`. */
   readonly accountUrl: string;
   readonly token: string;
-  /** Of one try. */
+  /** Limit of a try. */
   readonly timeoutMs?: number;
   readonly attemptsMax?: number;
 }
 
 /**
- * The first key of the account that may write. Busy and unreachable services are asked again.
- * Throws `STORAGE_DENIED`, `STORAGE_THROTTLED`, `STORAGE_UNREACHABLE`, `STORAGE_FAILED`.
+ * The first key of the account with write permission. Retries if the service is busy or
+ * unreachable. Throws `STORAGE_DENIED`, `STORAGE_THROTTLED`, `STORAGE_UNREACHABLE`,
+ * `STORAGE_FAILED`.
  */
 export async function listAccountKey(request: KeyRequest): Promise<string> {
   const { attemptsMax = RETRIES.attemptsMax } = request;
@@ -98,7 +99,7 @@ function parseKeys(text: string, where: string): z.infer<typeof keysSchema>['key
   throw strangeAnswer(where, OPERATION, 'it is not a list of keys');
 }
 
-/** The body up to a bound: a page of a proxy may be of any length. */
+/** The start of the body: a proxy's page may have any length. */
 async function readStart(answer: Response): Promise<string> {
   const pieces: Uint8Array[] = [];
   let lengthBytes = 0;

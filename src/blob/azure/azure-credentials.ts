@@ -24,20 +24,23 @@ const CLOUDS: Record<string, { suffix: string; management: string; authority: st
   },
 };
 
-/** Settings by name: lines of the credentials file before the environment. */
+/** Returns a setting by name. Lines of the credentials file override the environment. */
 export type Variables = (name: string) => string | undefined;
 
 export interface AzureAccess {
-  /** `https://account.blob.core.windows.net`, with a SAS token as its query where one is used. */
+  /** `https://account.blob.core.windows.net`, with the SAS token, if any, as its query. */
   readonly serviceUrl: string;
   readonly credential: StorageSharedKeyCredential | TokenCredential | undefined;
 }
 
 /**
- * Finds out how to reach the account, in this order: the account's key, a SAS token, then a client
- * secret or certificate, workload identity, managed identity; with these the account's keys are
- * listed where the location names subscription and resource group and does not say `useAad`, as
- * Velero's plugin does.
+ * Finds credentials for the account, in this order:
+ * - the account's key
+ * - a SAS token
+ * - a client secret or certificate, workload identity, managed identity
+ *
+ * With an identity, it lists the account's keys if subscription and resource group are known and
+ * `useAad` is not set, as Velero's plugin does.
  */
 export async function findAccess(
   location: AzureLocation,
@@ -115,7 +118,7 @@ async function tokenCredential(
     : new identity.ManagedIdentityCredential({ clientId });
 }
 
-/** `NAME=value` lines; quotes around a value are not part of it. */
+/** Parses `NAME=value` lines, without quotes around the values. */
 export function parseDotenv(text: string): Map<string, string> {
   const lines = text.split('\n').flatMap((line) => {
     const [, name, value = ''] =

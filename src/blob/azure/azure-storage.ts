@@ -52,27 +52,27 @@ import {
 import { type AzureAccess, findAccess } from './azure-credentials.ts';
 import { boundedAnswers } from './bounded-answers.ts';
 
-/** Codes that mean something else than their status does elsewhere. */
+/** Codes for a missing container, also with other statuses than 404. */
 const CONTAINER_MISSING = ['ContainerNotFound', 'ContainerBeingDeleted', 'ResourceNotFound'];
-/** What a blob is that an immutability policy protects. */
+/** Code for a blob that an immutability policy protects. */
 const LOCKED = 'BlobImmutableDueToPolicy';
 
 /**
- * Blobs in a page of a listing, which must come within one time-out as a whole: the library tells
- * of no progress. The service would send 5,000. Our choice, as for the other services.
+ * Blobs in a page of a listing. The library reports no progress, so a whole page must arrive within
+ * one time-out. The service would send 5,000. Our choice, as for the other services.
  */
 const PAGE_BLOBS_MAX = 1000;
 
 /**
- * Before now, by which this machine's clock may be ahead of the service's: a key of the future
- * signs nothing yet. Our choice.
+ * A delegated key starts this long before now, in case this machine's clock is ahead of the
+ * service's. A key with a future start is invalid. Our choice.
  */
 const AHEAD_NS = 15n * MINUTE_NS;
 
 type ListedSegment =
   ContainerListBlobFlatSegmentResponse | ContainerListBlobHierarchySegmentResponse;
 
-/** Opens a container; no request is made to it. Throws `BAD_LOCATION`, `STORAGE_DENIED`. */
+/** Opens a container without a request. Throws `BAD_LOCATION`, `STORAGE_DENIED`. */
 export async function openAzureStorage(
   location: AzureLocation,
   settings: TransferSettings,
@@ -90,11 +90,10 @@ function connect(location: AzureLocation, access: AzureAccess): ContainerClient 
 function pipelineOf(location: AzureLocation, { credential }: AzureAccess): Pipeline {
   const ca = trustedAuthorities(location);
   const options = {
-    // Tries and time-outs are ours: with budgets, by progress.
+    // Longshore has its own retries and time-outs: with budgets, by progress.
     retryOptions: { maxTries: 1 },
     keepAliveOptions: { enable: true },
-    // A login page of a network would stand in for what was asked for; the service itself sends
-    // nobody elsewhere.
+    // A network's login page could replace the answer. The service itself never redirects.
     redirectOptions: { maxRetries: 0 },
     ...(ca && { tlsOptions: { ca } }),
   };
@@ -104,7 +103,7 @@ function pipelineOf(location: AzureLocation, { credential }: AzureAccess): Pipel
   return pipeline;
 }
 
-/** The service takes 50,000 blocks. Our choice as for S3. */
+/** The service takes 50,000 blocks. Our choice, as for S3. */
 const AZURE_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 50_000, partsAtOnce: 3 };
 
 class AzureStorage extends RemoteStorage {
@@ -137,12 +136,12 @@ class AzureStorage extends RemoteStorage {
     const answer = await blob.download(offset, lengthBytes, request);
     progress();
     const body = answer.readableStreamBody as Readable;
-    // As for S3: a page of somebody else has a length, too.
+    // As for S3: the page of a proxy has a length too.
     if (answer.etag === undefined) {
       leave(body);
       throw strangeAnswer(this.displayName, `get of ${id}`, 'it names no version of the blob');
     }
-    // The emulator, asked for a range of nothing; the service itself answers with 416.
+    // The emulator answers a range behind the end with no bytes. The service answers with 416.
     const isEmpty = answer.contentLength === 0 && /^$|\/0$/.test(answer.contentRange ?? '');
     if (lengthBytes !== undefined && isEmpty) {
       leave(body);
@@ -193,9 +192,9 @@ class AzureStorage extends RemoteStorage {
     return putInParts(blob, () => this.#beginParts(id), pieces, put);
   }
 
-  /** Blocks that belong to no list go by themselves after a week. */
+  /** The service deletes uncommitted blocks after a week. */
   #beginParts(id: BlobId): Promise<PartsPut> {
-    // Of this put alone: two at the same time must not take each other's blocks.
+    // Unique, so that two puts at the same time do not use each other's blocks.
     const put = randomHex(8);
     const blocks: string[] = [];
     const info = { operation: 'put', id } as const;
@@ -225,7 +224,7 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * With the account's key, or with one that the service gives to identities for it (user
+   * Signs with the account's key, or with a key that the service gives to an identity (user
    * delegation).
    */
   signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
@@ -271,9 +270,9 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * As Kopia does: a locked version cannot be deleted, nor can a blob whose newest version is
-   * locked. An empty version comes above it, and that one goes. The locked one stays in the account
-   * for its time, and is not listed.
+   * Hides a locked blob, as Kopia does. A locked version cannot be deleted, nor can a blob whose
+   * newest version is locked. So this puts an empty version above it and deletes that. The locked
+   * version stays in the account until its lock ends, and is not listed.
    */
   async #hide(id: BlobId, options: SignalOptions): Promise<void> {
     const blob = this.#container.getBlockBlobClient(this.prefix + id);
@@ -289,7 +288,7 @@ class AzureStorage extends RemoteStorage {
       blob.deleteImmutabilityPolicy({ abortSignal: signal }),
     );
     await this.#delete(id, options);
-    // Nobody sees it any more: it only takes room.
+    // The version is hidden already and only takes room.
     if (versionId !== undefined) await this.#delete(id, options, versionId).catch(() => undefined);
   }
 
@@ -334,7 +333,7 @@ class AzureStorage extends RemoteStorage {
     try {
       page = (await pages.next()).value as ListedSegment;
     } catch (error) {
-      // The library trips over answers of other kinds.
+      // The library throws this for answers of other kinds.
       if (error instanceof TypeError) this.#refuse('it is for another kind', error);
       throw error;
     }
@@ -353,13 +352,12 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * The service repeats what it was asked: another container's or page's list is not ours. Throws
-   * `BAD_LISTING`.
+   * The answer repeats its request. Throws `BAD_LISTING` for a list of another container or page.
    */
   #assertFits(page: ListedSegment, prefix: string, token: string | undefined): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;
-    // The library accepts whatever it finds below any root, and does not report what is missing.
+    // The library accepts any root element, and does not report missing fields.
     const root = rootOf(text.slice(0, 1000));
     if (root !== 'EnumerationResults') this.#refuse(`it is <${root ?? ''}>`);
     if (containerName !== this.#name) {
@@ -377,8 +375,8 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * A SAS token ends, keys are replaced, and whoever does it puts the new one into the file:
-   * backups may take longer than they last.
+   * Reads the credentials again. SAS tokens expire and keys are replaced during long backups; the
+   * file then has the new values.
    */
   protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
     const { statusCode, request } = error as RestError;
@@ -393,12 +391,12 @@ class AzureStorage extends RemoteStorage {
     if (credential !== undefined) return false;
     const found = await findAccess(this.#location, this.#environment).catch(() => undefined);
     if (!found || signatureOf(found.serviceUrl) === signatureOf(request?.url)) return false;
-    // Another request may have been here first.
+    // A request may have renewed it already.
     if (found.serviceUrl !== this.#access.serviceUrl) this.#enter(found);
     return true;
   }
 
-  /** Whether another key is there by now; for all who wait for it. */
+  /** Whether there is a new key. All waiting requests share one attempt. */
   async #renewKey(before: StorageSharedKeyCredential): Promise<boolean> {
     const found = await findAccess(this.#location, this.#environment).catch(() => undefined);
     if (!found || isSameKey(found, before)) return false;
@@ -417,7 +415,7 @@ class AzureStorage extends RemoteStorage {
     const code = codeOf(error);
     if (statusCode === 416 && id !== undefined) return invalidRange(id, 0, 0);
     if (code === 'Md5Mismatch' && id !== undefined) return corruptBody(id);
-    // A container that is being deleted answers with 409.
+    // A container that is being deleted gives 409.
     const isBucket = CONTAINER_MISSING.includes(code);
     const isBlob = statusCode === 404 && code === 'BlobNotFound';
     return describeFailure({
@@ -450,7 +448,7 @@ const signatureOf = (url: string | undefined): string | null =>
 const policyOf = ({
   periodNs,
 }: Retention): { policyMode: BlobImmutabilityPolicyMode; expiriesOn: Date } => ({
-  // Kopia too: on Azure both modes are the one that nobody can undo.
+  // As in Kopia: both modes become the irreversible mode of Azure.
   policyMode: 'Locked',
   expiriesOn: toDate(systemClock.nowNs() + periodNs),
 });

@@ -2,25 +2,24 @@ import type { Readable } from 'node:stream';
 import { RestError, type RequestPolicyFactory } from '@azure/storage-blob';
 import { ERROR_BYTES_MAX, PAGE_BYTES_MAX, readStart } from '../http/transfer.ts';
 
-/** Statuses whose body says why a request failed. */
+/** Statuses of answers whose body explains the failure. */
 const FAILED = Array.from({ length: 700 }, (_, index) => 300 + index);
 /**
- * Of an answer that only says yes. More than is read of an error, whose own bound must end it. Our
- * choice.
+ * Largest answer without data. More than the bound for errors, so that an error ends by its own
+ * bound. Our choice.
  */
 const SUCCESS_BYTES_MAX = 1 << 20;
 
 /**
- * With a token the library answers a 401 by itself, with a token of another tenant, and leaves a
- * body that it did not read on its connection for good. Tokens go over TLS alone, so that 401 is
- * the service's own.
+ * With a token, the library handles a 401 itself: it gets a token of another tenant, and leaves an
+ * unread body on the connection for good. Tokens are sent only over TLS, so the 401 is from the
+ * service.
  */
 const ASKS_FOR_TOKEN = 401;
 
 /**
- * Bounds what the library collects: by itself it reads every body to its end, except those of
- * blobs. Errors are read here, up to a bound, and what else is longer than its kind may be ends the
- * request.
+ * Bounds the answers. The library reads every body to its end, except those of blobs. Here errors
+ * are read up to a bound, and an answer that is too long for its kind ends the request.
  */
 export function boundedAnswers({ hasToken }: { readonly hasToken: boolean }): RequestPolicyFactory {
   const failed = FAILED.filter((status) => !hasToken || status !== ASKS_FOR_TOKEN);
@@ -30,14 +29,14 @@ export function boundedAnswers({ hasToken }: { readonly hasToken: boolean }): Re
       async sendRequest(request) {
         const isList = new URL(request.url).searchParams.get('comp') === 'list';
         const streamed = request.streamResponseStatusCodes;
-        // The library hands out such bodies, and does not read them.
+        // The library hands out these bodies unread.
         request.streamResponseStatusCodes = streamed
           ? new Set([...streamed, ...failed])
           : failedOnly;
         if (isList || request.method !== 'GET') {
           const bytesMax = isList ? PAGE_BYTES_MAX : SUCCESS_BYTES_MAX;
           request.onDownloadProgress = ({ loadedBytes }) => {
-            // A throw is how the library lets an answer be refused on its way.
+            // The library refuses the answer if this throws.
             if (loadedBytes > bytesMax) throw new Error(`it has more than ${bytesMax} bytes`);
           };
         }
@@ -54,7 +53,7 @@ export function boundedAnswers({ hasToken }: { readonly hasToken: boolean }): Re
   };
 }
 
-/** What the service says; the start of the body, where that is not its XML. */
+/** The service's message; the start of the body if it is not the service's XML. */
 async function messageIn({ response }: RestError): Promise<string> {
   const body = response?.readableStreamBody as Readable | undefined;
   if (body === undefined) return '';

@@ -15,17 +15,20 @@ import {
  */
 export const FILE_MODE = 0o600;
 export const DIRECTORY_MODE = 0o700;
-/** Errors of file systems that do not keep modes: FAT, and some network drives. */
+/** Errors of file systems without modes: FAT, and some network drives. */
 const NO_MODES = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EINVAL'];
 /**
- * How file systems say that they bring no directory to the disk by itself: shared folders of
- * virtual machines, some network drives.
+ * Errors of file systems that cannot flush a directory: shared folders of virtual machines, some
+ * network drives.
  */
 const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
-/** How file systems without hard links say so. */
+/** Errors of file systems without hard links. */
 const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
-/** What a system error means to a caller: the one place that decides whether trying again helps. */
+/**
+ * Maps a system error to an error of the contract. This is the only place that decides whether a
+ * retry helps.
+ */
 export function mapError(error: unknown, what: string): unknown {
   const code = systemCode(error);
   if (code === undefined) return error;
@@ -59,8 +62,8 @@ export function mapError(error: unknown, what: string): unknown {
 }
 
 /**
- * Where that cannot be asked for, a name is on disk as soon as the file system sees fit: there a
- * repository is all the same.
+ * Flushes a directory. Without support the file system decides when a name reaches the disk; a
+ * repository works there too.
  */
 export async function syncDirectory(path: string): Promise<void> {
   const directory = await fs.open(path, 'r');
@@ -74,8 +77,8 @@ export async function syncDirectory(path: string): Promise<void> {
 }
 
 /**
- * Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power
- * cut.
+ * Writes a temporary file, flushes it, renames it and flushes the directory. The file is visible
+ * whole or not at all, also after a power cut.
  */
 export async function writeAtomic(
   path: string,
@@ -105,7 +108,7 @@ export async function writeAtomic(
   await syncDirectory(dirname(path));
 }
 
-/** Gives a file its name where no other has it; a link, unlike a rename, never replaces one. */
+/** Gives a file its name, if it is free. A link, unlike a rename, never replaces a file. */
 export async function publishNew(temporary: string, path: string): Promise<void> {
   try {
     await fs.link(temporary, path);
@@ -120,7 +123,7 @@ export async function publishNew(temporary: string, path: string): Promise<void>
   await fs.rm(temporary, { force: true });
 }
 
-/** Makes a new file. A mode other than the default is set in full, past the umask. */
+/** Creates a new file. A mode other than the default ignores the umask. */
 export async function openNew(path: string, mode = FILE_MODE): Promise<fs.FileHandle> {
   const file = await fs.open(path, 'wx', mode);
   try {
@@ -133,8 +136,8 @@ export async function openNew(path: string, mode = FILE_MODE): Promise<fs.FileHa
 }
 
 /**
- * Makes the missing directories of a path. A mode other than the default is set in full. Returns
- * the new directories.
+ * Makes the missing directories of a path, and returns them. A mode other than the default ignores
+ * the umask.
  */
 export async function makeDirectoriesWith(path: string, mode: number): Promise<string[]> {
   const made = await makeDirectories(path, mode);

@@ -20,14 +20,17 @@ import {
   writeAtomic,
 } from './atomic-file.ts';
 
-/** What a put that is not over, or was killed, has in its directory. */
+/** Names of files of unfinished or killed puts. */
 const UNFINISHED = /\.tmp\.[0-9a-f]{16}$/;
 const READ_BYTES = 1 << 20;
-/** Nobody writes to it any more. Our choice: a put that waits for its body so long has failed. */
+/**
+ * Age at which an unfinished file is abandoned. Our choice: a put that waits this long for its body
+ * has failed.
+ */
 const ABANDONED_NS = 3600n * SECOND_NS;
 
 /**
- * Opens a directory whose files are objects, under their keys. Throws `STORAGE_NOT_FOUND`,
+ * Opens a directory whose files are the objects, by key. Throws `STORAGE_NOT_FOUND`,
  * `STORAGE_FAILED`.
  */
 export async function openFilesystemBucket(root: string): Promise<Bucket> {
@@ -82,8 +85,8 @@ class FilesystemBucket implements Bucket {
   }
 
   /**
-   * Others may remove a directory that is empty right now. The root is never made anew: its disk
-   * may be away.
+   * An empty directory may be removed by others meanwhile. Never creates the root: its disk may be
+   * unmounted.
    */
   async #open(path: string): Promise<fs.FileHandle> {
     for (let tries = 1; ; tries++) {
@@ -139,7 +142,7 @@ class FilesystemBucket implements Bucket {
     try {
       await fs.rm(path, { force: true });
     } catch (error) {
-      // A directory is no object.
+      // A directory is not an object.
       if (!isMissing(error) && (await this.has(key))) throw mapError(error, `object ${key}`);
     }
     try {
@@ -149,15 +152,15 @@ class FilesystemBucket implements Bucket {
         await fs.rmdir(at);
       }
     } catch (error) {
-      // Something else lies in it, or it is gone.
+      // The directory is not empty, or it is already removed.
       const ends = ['ENOTEMPTY', 'EEXIST', 'ENOENT', 'ENOTDIR', 'EBUSY'];
       if (!ends.includes(systemCode(error) ?? '')) throw mapError(error, `object ${key}`);
     }
   }
 
   /**
-   * What killed puts left beside an object. No listing shows it, so that nobody else could ever
-   * delete it.
+   * Removes files that killed puts left beside an object. Listings hide them, so no other code can
+   * delete them.
    */
   async #removeUnfinished(directory: string): Promise<void> {
     for (const entry of await fs.readdir(directory, { withFileTypes: true })) {
@@ -173,7 +176,7 @@ class FilesystemBucket implements Bucket {
   }
 
   async *list(prefix: string, { signal }: SignalOptions = {}): AsyncIterable<string> {
-    // Only the directory that the prefix leads into, not all that lies beside it.
+    // Starts at the directory of the prefix, and skips its siblings.
     const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
     yield* this.#walk(folder, prefix, signal);
   }
@@ -194,7 +197,7 @@ class FilesystemBucket implements Bucket {
     for (const entry of await this.#entries(prefix)) {
       signal?.throwIfAborted();
       if (!entry.isDirectory()) continue;
-      // As in a bucket: a folder is what keys have in common, and nothing by itself.
+      // As in a bucket, a folder exists only if it has keys.
       for await (const key of this.#walk(`${prefix}${entry.name}/`, '', signal)) {
         yield key.slice(prefix.length).split('/')[0] ?? '';
         break;
@@ -211,7 +214,7 @@ class FilesystemBucket implements Bucket {
       const isEmpty = folder !== '' && isMissing(error);
       if (!isEmpty) throw mapError(error, `list of ${folder} in ${this.#root}`);
     }
-    // An empty list of a disk that is away would be taken for a bucket without backups.
+    // An empty list of an unmounted disk would look like a bucket without backups.
     await fs.stat(this.#root).catch((error: unknown) => {
       throw mapError(error, this.#root);
     });
@@ -223,7 +226,7 @@ class FilesystemBucket implements Bucket {
     return Promise.reject(new CodedError('UNSUPPORTED_URL', text));
   }
 
-  /** Throws `BAD_KEY` for one that would lead out of the root. */
+  /** Throws `BAD_KEY` for a key that leads out of the root. */
   #pathOf(key: string): string {
     const isPlain = key
       .split('/')

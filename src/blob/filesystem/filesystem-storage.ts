@@ -44,11 +44,11 @@ import {
 import { removeUnfinishedPuts } from './unfinished-puts.ts';
 
 const SUFFIX = '.f';
-/** Our choice: above this, a disk gains nothing and file handles run out. */
+/** Our choice: a disk gains nothing from more, and file handles run out. */
 const REQUESTS_MAX = 32;
-/** Of the files that this process may have open. */
+/** Share of the files that this process may open. */
 const REQUESTS_SHARE = 1 / 8;
-/** How a directory is refused that is of somebody else: `lost+found` at the top of a disk. */
+/** Errors for a directory of another user: `lost+found` at the top of a disk. */
 const REFUSED = ['EACCES', 'EPERM'];
 /**
  * Names of blobs and of their directories have only these characters. Other names are foreign:
@@ -58,7 +58,7 @@ const BLOB_NAME = /^[\w-][\w.-]*$/;
 
 export interface FilesystemOptions {
   path: string;
-  /** Make the root when it is missing, with this sharding when it has none yet. */
+  /** Creates a missing root. The sharding applies if it has none yet. */
   create?: ShardParameters;
   modes?: Partial<StorageModes>;
 }
@@ -90,7 +90,7 @@ export async function openFilesystemStorage(options: FilesystemOptions): Promise
   }
 }
 
-/** Makes the root and what is missing above it, so that they are there after a power cut. */
+/** Makes the root and the missing directories above it. They survive a power cut. */
 async function makeRoot(path: string, mode: number | undefined): Promise<void> {
   try {
     for (const made of await makeDirectories(path, DIRECTORY_MODE)) {
@@ -110,14 +110,14 @@ function notADirectory(path: string): CodedError {
 
 interface LoadedShards {
   readonly shards: ShardParameters;
-  /** What is there for as long as the storage is: its shards file, else its root. */
+  /** A file that exists as long as the storage: its shards file, else its root. */
   readonly witness: string;
 }
 
 /**
- * The modes that a repository was created with. Kopia keeps them with each client. Here the shards
- * file and the root remember them, so that every later command and every other user writes in the
- * same way.
+ * The modes that a repository was created with. Kopia keeps them with each client. Here the modes
+ * of the shards file and the root are reused, so every command and every user writes with the same
+ * modes.
  */
 async function modesOf(path: string): Promise<StorageModes> {
   const shards = await fs.stat(join(path, SHARDS_FILE)).catch((error: unknown) => {
@@ -157,7 +157,7 @@ class FilesystemStorage implements BlobStorage {
   readonly #shards: ShardParameters;
   readonly #witness: string;
   readonly #modes: StorageModes;
-  /** Directories whose names in those above them are on disk, or are being brought there. */
+  /** Directories whose names are flushed to disk, or are being flushed. */
   readonly #durable = new Map<string, Promise<void>>();
   readonly #requests: Limiter = createLimiter(shareOfDescriptors(REQUESTS_SHARE, REQUESTS_MAX));
 
@@ -212,7 +212,7 @@ class FilesystemStorage implements BlobStorage {
     });
   }
 
-  /** Makes the directory when it is missing, but never the storage itself anew. */
+  /** Makes a missing directory, but never the storage itself. */
   async #openForWrite(path: string): Promise<fs.FileHandle> {
     try {
       return await openNew(path, this.#modes.file);
@@ -225,8 +225,7 @@ class FilesystemStorage implements BlobStorage {
   }
 
   /**
-   * Where a disk was unmounted its mount point takes what is written, and hides it when the disk
-   * comes back.
+   * After an unmount, the mount point takes new files, and the disk hides them when it comes back.
    */
   async #assertThere(): Promise<void> {
     try {
@@ -239,7 +238,8 @@ class FilesystemStorage implements BlobStorage {
   }
 
   /**
-   * A blob is only there after a power cut when its directory is. Once for each, whoever made it.
+   * A blob survives a power cut only if its directory does. Flushes each directory once, also if
+   * another process made it.
    */
   #keepDirectory(directory: string): Promise<void> {
     if (directory === this.#root || directory === dirname(directory)) return Promise.resolve();
@@ -292,7 +292,7 @@ class FilesystemStorage implements BlobStorage {
     options: { signal?: AbortSignal | undefined } = {},
   ): AsyncIterable<BlobMetadata> {
     yield* this.#walk(this.#root, '', prefix, options.signal);
-    // What went away lists nothing, or only a part.
+    // An unmounted storage lists nothing, or only a part.
     await this.#assertThere().catch((error: unknown) => {
       throw mapError(error, this.#root);
     });
@@ -330,7 +330,7 @@ class FilesystemStorage implements BlobStorage {
     }
   }
 
-  /** A file that went away between the listing and this call is not listed. */
+  /** A file that was deleted after the listing is not listed. */
   async #listed(id: BlobId, path: string): Promise<BlobMetadata | undefined> {
     try {
       const stat = await fs.stat(path, { bigint: true });

@@ -11,7 +11,7 @@ export interface ShardParameters {
 export const SHARDS_FILE = '.shards';
 /** Kopia's choice for new repositories of format 2 and 3, and of format 1. */
 export const SHARDS_NEW: ShardParameters = { default: [1, 3], maxNonShardedLength: 20 };
-/** What Kopia assumes where the file is missing. */
+/** Kopia's default if the file is missing. */
 export const SHARDS_MISSING: ShardParameters = { default: [3, 3], maxNonShardedLength: 20 };
 
 const sizes = z.array(z.int().min(1).max(64)).max(8);
@@ -40,7 +40,7 @@ export function formatShards(parameters: ShardParameters): string {
   return `${JSON.stringify({ default: sizesOf, maxNonShardedLength })}\n`;
 }
 
-/** Directories from the root, then what is left of the id. */
+/** Directories from the root, then the rest of the id. */
 export function shardPath(parameters: ShardParameters, id: string): string[] {
   if (id.length <= parameters.maxNonShardedLength) return [id];
   const override = parameters.overrides?.find(({ prefix }) => id.startsWith(prefix));

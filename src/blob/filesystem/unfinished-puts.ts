@@ -5,13 +5,13 @@ import type { UnfinishedPuts, UnfinishedPutsOptions } from '../storage.ts';
 import { SHARDS_FILE } from './sharding.ts';
 
 /**
- * The temporary file of a put, ours and Kopia's (repo/blob/filesystem, createTempFileWithData,
+ * Name of a put's temporary file, ours and Kopia's (repo/blob/filesystem, createTempFileWithData,
  * v0.23.1).
  */
 const TEMPORARY = new RegExp(`^(.+\\.f|\\${SHARDS_FILE})\\.tmp\\.[0-9a-f]{16}$`);
 
 /**
- * See {@link BlobStorage.removeUnfinishedPuts}. Holds no list: a directory is read entry by entry.
+ * See {@link BlobStorage.removeUnfinishedPuts}. Reads directories entry by entry, without a list.
  * Throws like `fs`.
  */
 export async function removeUnfinishedPuts(
@@ -27,25 +27,24 @@ export async function removeUnfinishedPuts(
     found.lengthBytes += Number(stat.size);
   };
   const walk = async (directory: string): Promise<void> => {
-    // Names of directories are few; entries are read to the end first, so that one directory is
-    // open at a time.
+    // Directories are few, so their names are kept. Only one directory is open at a time.
     const below: string[] = [];
     for await (const entry of await fs.opendir(directory)) {
       signal?.throwIfAborted();
       const path = join(directory, entry.name);
       if (entry.isDirectory()) {
-        // No blob's directory begins so; snapshots of a file server do.
+        // No blob directory starts with a dot; snapshots of file servers do.
         if (!entry.name.startsWith('.')) below.push(path);
       } else if (TEMPORARY.test(entry.name)) await unless(['ENOENT'], visit(path));
     }
-    // What may not be read is of somebody else: `lost+found`.
+    // An unreadable directory belongs to another user: `lost+found`.
     for (const path of below) await unless(['ENOENT', 'EACCES'], walk(path));
   };
   await walk(root);
   return found;
 }
 
-/** What is gone was a put that ended after all, or somebody else cleans up too. */
+/** The put has ended meanwhile, or another process cleans up too. */
 async function unless(codes: readonly string[], task: Promise<void>): Promise<void> {
   try {
     await task;

@@ -6,17 +6,17 @@ import type { BlobId, SignalOptions } from '../storage.ts';
 import type { GcsApi } from './json-api.ts';
 
 /**
- * The service takes one part after the other, multiples of 256 KiB. Our choice as for S3; there is
- * no largest number.
+ * The service takes one part after the other, multiples of 256 KiB. Our choice, as for S3; the
+ * number is unlimited.
  */
 export const GCS_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: Infinity, partsAtOnce: 1 };
 
-/** "Resume Incomplete": the service has what came, and waits for more. */
+/** "Resume Incomplete": the service has stored the bytes and waits for more. */
 const INCOMPLETE = 308;
 
 export interface GcsPartsOptions {
   readonly id: BlobId;
-  /** The whole key. */
+  /** Full key. */
   readonly name: string;
   readonly storage: string;
   readonly path: string;
@@ -26,18 +26,18 @@ export interface GcsPartsOptions {
     signal: AbortSignal | undefined,
     task: (transfer: Transfer) => Promise<T>,
   ) => Promise<T>;
-  /** The length of the object that an answer describes, if it describes this one; else NaN. */
+  /** The object's length in an answer; NaN if the answer describes another object. */
   readonly sizeIn: (text: string) => number;
 }
 
 /**
- * A resumable upload: parts follow one another, and the last one tells the length. The service
- * drops an upload that nobody continues after a week.
+ * A resumable upload. Parts follow one another, and the last part tells the length. The service
+ * drops an abandoned upload after a week.
  */
 export class GcsParts implements PartsPut {
   readonly #options: GcsPartsOptions;
   readonly #session: URL;
-  /** Bytes that the service has. */
+  /** Bytes that the service has stored. */
   #stored = 0;
   #isComplete = false;
   #mayBeStored = false;
@@ -82,7 +82,7 @@ export class GcsParts implements PartsPut {
     const bytes = Buffer.concat(data);
     const from = index * GCS_PARTS.partBytes;
     const end = from + bytes.length;
-    // A part that is short is the last one.
+    // A short part is the last part.
     const total = bytes.length < GCS_PARTS.partBytes ? String(end) : '*';
     if (this.#mayBeStored && !this.#isComplete) await this.#send([], 'bytes */*', signal);
     while (!this.#isComplete && this.#stored < end) {
@@ -100,7 +100,7 @@ export class GcsParts implements PartsPut {
     throw strangeAnswer(storage, `put of ${id}`, 'it waits for more bytes than there are');
   }
 
-  /** Sends bytes, or asks what is there; notes what the service says it has. */
+  /** Sends bytes, or asks for the stored length. Records the length that the service reports. */
   async #send(
     pieces: readonly Uint8Array[],
     range: string,

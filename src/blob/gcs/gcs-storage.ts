@@ -37,7 +37,7 @@ import {
 import { GCS_PARTS, GcsParts } from './gcs-parts.ts';
 import { GcsApi, GcsError, uploadBody } from './json-api.ts';
 
-/** A page of a listing, as far as it is looked at. */
+/** The used fields of a listing page. */
 const listingSchema = z.looseObject({
   kind: z.literal('storage#objects'),
   nextPageToken: z.string().optional(),
@@ -54,7 +54,7 @@ const listingSchema = z.looseObject({
     .optional(),
 });
 
-/** An object, as far as it tells that the service itself described it. */
+/** Fields of an object that show that the service itself described it. */
 const objectSchema = z.looseObject({
   name: z.string(),
   bucket: z.string(),
@@ -73,8 +73,7 @@ const errorSchema = z.looseObject({
 });
 
 /**
- * Opens a bucket; no request is made. Credentials: the location's file, else Google's default
- * chain.
+ * Opens a bucket without a request. Credentials: the location's file, else Google's default chain.
  */
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): RemoteStorage {
   const { endpoint, credentialsFile, displayName } = location;
@@ -88,7 +87,7 @@ export function openGcsStorage(location: GcsLocation, settings: TransferSettings
       ...(credentialsFile !== undefined && { keyFilename: credentialsFile }),
       ...(endpoint !== undefined && {
         apiEndpoint: endpoint,
-        // An emulator asks for none; an endpoint of one's own (Private Service Connect) does.
+        // An emulator needs no credentials; a private endpoint (Private Service Connect) does.
         useAuthWithCustomEndpoint: credentialsFile !== undefined,
         projectId: 'unused',
       }),
@@ -136,7 +135,7 @@ class GcsStorage extends RemoteStorage {
           query: { alt: 'media' },
           headers: {
             range: rangeHeader(offset, lengthBytes) ?? 'bytes=0-',
-            // As it was put; what a proxy compressed has another length.
+            // Without compression by a proxy, which would change the length.
             'accept-encoding': 'identity',
             'cache-control': 'no-store',
           },
@@ -144,8 +143,8 @@ class GcsStorage extends RemoteStorage {
         transfer,
       );
     } catch (error) {
-      // Here the service says in plain text what is missing, as anybody might: its metadata says it
-      // in JSON.
+      // For a missing object the service answers here in plain text, as any proxy might. Its
+      // metadata answers in JSON.
       if (statusOf(error) === 404) await this.#metadata(id, transfer);
       throw error;
     }
@@ -160,8 +159,8 @@ class GcsStorage extends RemoteStorage {
   }
 
   /**
-   * An answer that describes this very object; undefined for anything else, such as what a proxy
-   * kept of another one.
+   * The metadata, if the answer describes this object; undefined for other answers, such as a
+   * proxy's cached answer.
    */
   #described(id: BlobId, answer: unknown): z.infer<typeof objectSchema> | undefined {
     const { data } = objectSchema.safeParse(answer);
@@ -178,7 +177,7 @@ class GcsStorage extends RemoteStorage {
 
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     if (options.retention) throw noObjectLock();
-    // The service compares what came with this, and refuses what differs.
+    // The service compares it with the received bytes, and refuses a difference.
     const md5Hash = digestOf('md5', data).toString('base64');
     const isExclusive = options.doNotRecreate === true;
     const metadata = { contentType: CONTENT_TYPE, md5Hash };
@@ -196,7 +195,7 @@ class GcsStorage extends RemoteStorage {
         },
         transfer,
       );
-      // A proxy that answers 200 to everything must not end in a backup that is not there.
+      // A proxy that answers every request with 200 must not fake a backup.
       const stored = this.#described(id, parse(text));
       if (stored === undefined || Number(stored.size) !== totalLength(data)) {
         throw strangeAnswer(this.displayName, `put of ${id}`, 'it does not describe the object');
@@ -231,8 +230,8 @@ class GcsStorage extends RemoteStorage {
     try {
       await this.request({ operation: 'delete', id }, options.signal, async (transfer) => {
         const text = await this.#api.text({ method: 'DELETE', path: this.#pathOf(id) }, transfer);
-        // A deletion is answered by nothing, also in JSON: what has a body is a page of somebody
-        // else.
+        // The service answers a deletion without a body, or with empty JSON. Any other body comes
+        // from a proxy.
         if (['', '{}', 'null'].includes(text.trim())) return;
         throw strangeAnswer(this.displayName, `delete of ${id}`, 'it has a body');
       });
@@ -279,7 +278,7 @@ class GcsStorage extends RemoteStorage {
     };
   }
 
-  /** Where an object is, or all of them. */
+  /** Path of an object, or of all objects. */
   #pathOf(id?: BlobId): string {
     const name = id === undefined ? '' : `/${encodeURIComponent(this.prefix + id)}`;
     return `/storage/v1/b/${encodeURIComponent(this.#bucket)}/o${name}`;
@@ -303,7 +302,7 @@ class GcsStorage extends RemoteStorage {
     });
   }
 
-  /** A token is revoked, or has ended by the service's clock and not by ours. */
+  /** The token was revoked, or has expired by the service's clock but not by ours. */
   protected override recover(error: unknown, mendsBefore: number): Promise<boolean> {
     if (statusOf(error) !== 401) return Promise.resolve(false);
     if (this.mends === mendsBefore) {
@@ -329,7 +328,7 @@ const headersOf = ({ headers }: IncomingMessage): BodyHeaders => ({
   contentEncoding: headers['content-encoding'],
 });
 
-/** Undefined for what is no JSON. */
+/** Undefined if the text is not JSON. */
 function parse(text: string): unknown {
   try {
     return JSON.parse(text);
@@ -338,7 +337,7 @@ function parse(text: string): unknown {
   }
 }
 
-/** What is missing by the service's own JSON; undefined for a 404 of anybody else. */
+/** The missing thing in the service's own JSON; undefined for any other 404. */
 function missingBy(said: unknown): 'blob' | 'bucket' | undefined {
   const { data } = errorSchema.safeParse(said);
   if (data?.error.code !== 404) return undefined;

@@ -15,21 +15,21 @@ import { describeFailure } from '../http/failures.ts';
 import type { Transfer } from '../http/remote-storage.ts';
 import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
 
-/** What is said of keys that are no more: by Google's own service, and by that of a federation. */
+/** Statuses for deleted keys, from Google's service and from a federation's service. */
 const REFUSED_KEYS = new Set([400, 401]);
 
 export interface GcsRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
-  /** Below the endpoint, or the whole URL that the service gave for the rest of an upload. */
+  /** Below the endpoint, or the full URL that the service gave to continue an upload. */
   readonly path: string | URL;
   readonly query?: Readonly<Record<string, string>>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: { readonly contentType: string; readonly pieces: readonly Uint8Array[] };
-  /** A status of an answer that is one as well. */
+  /** A status besides 2xx that counts as success. */
   readonly accepts?: number;
 }
 
-/** An answer that is no success. */
+/** An answer without success. */
 export class GcsError extends Error {
   readonly status: number;
   readonly body: string;
@@ -45,8 +45,8 @@ export class GcsError extends Error {
 
 export interface GcsApiOptions {
   /**
-   * Knows the endpoint and the credentials. Its own requests take no signal, so that none of them
-   * could be ended.
+   * Connects to the endpoint with the credentials. Requests of the library take no signal, so
+   * nothing could abort them.
    */
   readonly connect: () => Storage;
   readonly agents: { readonly httpAgent: Agent; readonly httpsAgent: Agent };
@@ -54,8 +54,8 @@ export interface GcsApiOptions {
 }
 
 /**
- * Requests of the JSON API. The transfer's signal ends the request and its connection: what was
- * given up sends nothing more. Throws {@link GcsError}, and what the connection says.
+ * Requests of the JSON API. The transfer's signal ends a request and its connection, so an aborted
+ * request sends nothing more. Throws {@link GcsError}, and errors of the connection.
  */
 export class GcsApi {
   readonly #connect: () => Storage;
@@ -70,7 +70,7 @@ export class GcsApi {
     this.#displayName = displayName;
   }
 
-  /** The text of a successful answer; bounded. */
+  /** The text of a successful answer, up to a bound. */
   async text(request: GcsRequest, transfer: Transfer): Promise<string> {
     const answer = await this.open(request, transfer);
     const text = await readText(answer, PAGE_BYTES_MAX, transfer);
@@ -78,7 +78,7 @@ export class GcsApi {
     throw new Error(`the answer has more than ${PAGE_BYTES_MAX} bytes`);
   }
 
-  /** A successful answer, whose body is to be read to its end or destroyed. */
+  /** A successful answer. The caller must read its body to the end or destroy it. */
   async open(request: GcsRequest, transfer: Transfer): Promise<IncomingMessage> {
     const { path } = request;
     const url = new URL(typeof path === 'string' ? this.#storage.apiEndpoint + path : path);
@@ -107,7 +107,7 @@ export class GcsApi {
         headers: {
           ...headers,
           ...authorization,
-          // With a length the service knows of a body that was cut.
+          // The length lets the service detect a cut body.
           ...(body && {
             'content-type': body.contentType,
             'content-length': totalLength(body.pieces),
@@ -119,7 +119,7 @@ export class GcsApi {
       sent.on('close', () => signal.removeEventListener('abort', stop));
       sent.on('error', reject);
       sent.on('response', (answer) => {
-        // An answer may come before the body was sent, and then nobody wants the rest.
+        // If an answer arrives before the body is sent, the rest is not needed.
         answer.on('end', () => {
           if (!sent.writableFinished) sent.destroy();
         });
@@ -130,7 +130,7 @@ export class GcsApi {
     });
   }
 
-  /** The header that vouches for the request. */
+  /** The authorization header, if any. */
   async #authorize(url: URL, signal: AbortSignal): Promise<Record<string, string>> {
     const storage = this.#storage;
     if (storage.customEndpoint && storage.useAuthWithCustomEndpoint !== true) return {};
@@ -138,7 +138,7 @@ export class GcsApi {
       return await this.#askForToken(url, signal).catch((error: unknown) => {
         signal.throwIfAborted();
         if (!REFUSED_KEYS.has(statusOf(error) ?? 0)) throw error;
-        // Whoever replaces a key puts the new one into the file.
+        // The file has the new key after a replacement.
         this.#renew(storage);
         return this.#askForToken(url, signal);
       });
@@ -160,19 +160,19 @@ export class GcsApi {
     return Object.fromEntries(await this.#untilAborted(storage, asked, signal));
   }
 
-  /** Requests from now on ask for a token anew, with the credentials that are there then. */
+  /** Later requests get a new token, with the current credentials. */
   renew(): void {
     this.#renew(this.#storage);
   }
 
-  /** Of several that ask for it because of one, the first does it for all. */
+  /** If several requests renew the same storage, the first renews it for all. */
   #renew(storage: Storage): void {
     if (this.#storage === storage) this.#storage = this.#connect();
   }
 
   /**
-   * A URL (Signature Version 4) of an object, signed with a service account's key, or by IAM for an
-   * identity that has none. Throws `UNSUPPORTED_URL`.
+   * A signed URL (Signature Version 4) of an object. A service account's key signs it, or IAM for
+   * an identity without a key. Throws `UNSUPPORTED_URL`.
    */
   async signedUrl(
     bucket: string,
@@ -202,14 +202,14 @@ export class GcsApi {
     }
   }
 
-  /** What the library asks takes no signal. */
+  /** Stops waiting for a request of the library, which takes no signal. */
   async #untilAborted<T>(storage: Storage, asked: Promise<T>, signal: AbortSignal): Promise<T> {
     asked.catch(() => undefined);
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
     const stop = (): void => {
-      // All who want a token wait for one question, which has no end of its own: the next request
-      // asks anew.
+      // All requests for a token share one library call, which may never end. The next request
+      // starts a new call.
       this.#renew(storage);
       aborted.reject(asError(signal.reason));
     };
@@ -227,7 +227,7 @@ export class GcsApi {
   }
 }
 
-/** The body of an upload in one request: what describes the object, then its bytes. */
+/** The body of an upload in one request: metadata, then the bytes. */
 export function uploadBody(
   metadata: Readonly<Record<string, string>>,
   contentType: string,
@@ -254,12 +254,12 @@ function unsignable(storage: string, why: string, cause?: unknown): CodedError {
   const hint =
     "use a service account's key, or an identity that may sign (iam.serviceAccounts.signBlob)";
   const text = `no URL can be signed for ${storage}: ${redactAndCut(why)}; ${hint}`;
-  // IAM may be away for a moment; what an identity lacks it still lacks then.
+  // IAM may be down for a moment. Missing permissions stay missing.
   const retry = (statusOf(cause) ?? 0) >= 500 ? 'backoff' : 'never';
   return new CodedError('UNSUPPORTED_URL', text, { cause, retry });
 }
 
-/** Undefined when it is longer. */
+/** Undefined if the text is longer. */
 async function readText(
   answer: IncomingMessage,
   bytesMax: number,
@@ -276,7 +276,7 @@ async function readText(
   return Buffer.concat(pieces).toString('utf8');
 }
 
-/** What the service's JSON says, if it is its JSON. */
+/** The message in the service's JSON, if any. */
 function messageIn(body: string): string | undefined {
   try {
     const { error } = JSON.parse(body) as { error?: { message?: unknown } };
@@ -286,7 +286,7 @@ function messageIn(body: string): string | undefined {
   }
 }
 
-/** Of what the library for credentials throws. */
+/** The status of an error of Google's authentication library. */
 function statusOf(error: unknown): number | undefined {
   const { status } = (error ?? {}) as { status?: unknown };
   return typeof status === 'number' ? status : undefined;

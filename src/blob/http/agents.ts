@@ -10,8 +10,8 @@ export interface TlsSettings {
 }
 
 /**
- * Authorities of a PEM file besides those that Node trusts: its own, and NODE_EXTRA_CA_CERTS.
- * Throws `BAD_LOCATION`.
+ * Certificates of a PEM file, besides the authorities of Node and NODE_EXTRA_CA_CERTS. Throws
+ * `BAD_LOCATION`.
  */
 export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefined {
   if (caFile === undefined) return undefined;
@@ -27,7 +27,7 @@ export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefine
   return [...getCACertificates('default'), pem];
 }
 
-/** Connections that are kept and used again; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are respected. */
+/** Agents that reuse connections. They respect HTTP_PROXY, HTTPS_PROXY and NO_PROXY. */
 export function createAgents(
   settings: TlsSettings,
   connections: number,

@@ -1,28 +1,28 @@
 import { CodedError, lookup, messageOf, redactAndCut, systemClock } from '../../base/index.ts';
 import { type BlobId, BlobNotFoundError } from '../storage.ts';
 
-/** What a provider's adapter found out about a failed request. */
+/** Facts that a provider's adapter has about a failed request. */
 export interface Failure {
-  /** Where: `s3://bucket/prefix/`. */
+  /** The place: `s3://bucket/prefix/`. */
   readonly storage: string;
   readonly id?: BlobId | undefined;
   readonly operation: string;
-  /** A put that is to be refused when the blob is there. */
+  /** The put must fail if the blob exists. */
   readonly isExclusive?: boolean | undefined;
   readonly status: number | undefined;
   /** The service's own code: `SlowDown`. */
   readonly code: string;
   readonly retryAfterMs?: number | undefined;
   /**
-   * What the service itself says is not there. A 404 alone says nothing: proxies and maintenance
-   * pages answer with it too, and a blob that is only believed to be missing may be the one that
-   * asks for object lock.
+   * The missing thing in the service's own words. A 404 alone proves nothing: proxies and
+   * maintenance pages use it too. A blob that falsely counts as missing may be the one with the
+   * object lock settings.
    */
   readonly missing?: 'blob' | 'bucket' | undefined;
   readonly cause: unknown;
 }
 
-/** Codes of connections that could not be made or broke; all may pass. */
+/** Codes of failed or broken connections. All are temporary. */
 const UNREACHABLE: Record<string, string> = {
   ECONNREFUSED: 'nothing is listening there: check the endpoint, and that the service is running',
   ENOTFOUND: 'the host name is not known: check the endpoint and DNS',
@@ -36,14 +36,14 @@ const UNREACHABLE: Record<string, string> = {
 const BAD_CERTIFICATE =
   /^(CERT_|ERR_TLS_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)|ERR_SSL|EPROTO|HOSTNAME_MISMATCH)/;
 
-/** Statuses that say "later". */
+/** Statuses that mean "later". */
 const THROTTLED = new Set([429, 503]);
 const PASSING = new Set([408, 500, 502, 504]);
 
 /**
- * Words of services without room. Ceph: QuotaExceeded. MinIO: XMinioStorageFull and
- * XMinioAdminBucketQuotaExceeded. Ozone: QUOTA_EXCEEDED. versitygw: InsufficientStorage.
- * Backblaze B2: AccessDenied with "storage cap exceeded".
+ * Codes of full storages. Ceph: QuotaExceeded. MinIO: XMinioStorageFull and
+ * XMinioAdminBucketQuotaExceeded. Ozone: QUOTA_EXCEEDED. versitygw: InsufficientStorage. Backblaze
+ * B2: AccessDenied with "storage cap exceeded".
  */
 const FULL =
   /quota_?exceeded|quota (?:has been |is |was )?exceeded|storage ?cap exceeded|insufficient ?storage|storage ?full|no space left|not enough (?:disk )?space/i;
@@ -53,11 +53,11 @@ const isFull = ({ operation, status, code, cause }: Failure): boolean =>
   (operation === 'put' &&
     status !== undefined &&
     status >= 400 &&
-    // Quotas of requests for a time.
+    // These are quotas of requests per time.
     !THROTTLED.has(status) &&
     FULL.test(`${code} ${messageOf(cause)}`));
 
-/** Says what a failed request means to a caller, and whether trying again may help. */
+/** Describes a failed request for the caller, and decides whether a retry may help. */
 export function describeFailure(failure: Failure): CodedError {
   const { storage, id, operation, status, code, missing, cause, retryAfterMs } = failure;
   const blob = id === undefined ? '' : ` of ${id}`;
@@ -126,24 +126,24 @@ export function describeFailure(failure: Failure): CodedError {
     const hint = 'it redirects elsewhere: check the endpoint and any proxies in between';
     return make('STORAGE_FAILED', hint, 'backoff');
   }
-  // An answer of 2xx that could not be understood was damaged on its way.
+  // A 2xx answer that could not be parsed was damaged in transit.
   if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
   return make('STORAGE_FAILED', '', 'never');
 }
 
-/** The services' own words for a blob that is there already. */
+/** Services' codes for an existing blob. */
 const EXISTS = new Set(['BlobAlreadyExists', 'PreconditionFailed']);
 
 /**
- * A conflict may be anything: a lease, a policy, an account that is being made. Some services
- * answer 304 to a condition.
+ * A conflict may have many causes: a lease, a policy, an account in creation. Some services answer
+ * 304 to a condition.
  */
 const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolean =>
   operation === 'put' &&
   (status === 412 || status === 409 || (status === 304 && isExclusive === true)) &&
   (isExclusive === true || EXISTS.has(code));
 
-/** A success that the service would not have sent so: somebody else answered. */
+/** A success that the service would not have sent: something in between answered. */
 export function strangeAnswer(storage: string, operation: string, what: string): CodedError {
   const text = `${operation} at ${storage} got an answer that does not come from the service: ${what}`;
   const hint = 'check the endpoint and any proxies in between';

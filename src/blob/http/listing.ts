@@ -1,40 +1,39 @@
 import { CodedError } from '../../base/index.ts';
 
-/** A blob as a provider lists it. */
 export interface ListedObject {
   /** With the location's prefix. */
   readonly key: string;
-  /** NaN where the answer holds none: such a page is refused. */
+  /** NaN if the answer has none. A page with NaN is refused. */
   readonly lengthBytes: number;
   readonly modified: Date | undefined;
 }
 
 export interface ListedPage {
   readonly objects: readonly ListedObject[];
-  /** With a delimiter: what keys that go on behind it begin with, the delimiter included. */
+  /** With a delimiter: the common starts of keys up to and including the delimiter. */
   readonly folders?: readonly string[];
   /**
-   * Undefined or empty after the last page; an answer that says neither is refused by the
-   * provider's adapter.
+   * Undefined or empty after the last page. The provider's adapter refuses an answer that does not
+   * tell.
    */
   readonly next: string | undefined;
 }
 
 export interface ListingRules {
-  /** Where, for errors: `s3://bucket/prefix/`. */
+  /** For errors: `s3://bucket/prefix/`. */
   readonly storage: string;
-  /** What every key starts with: the location's prefix and what was asked for below it. */
+  /** Start of every key: the location's prefix, then the requested prefix. */
   readonly prefix: string;
-  /** The length of the location's prefix: what follows is the blob's name. */
+  /** Length of the location's prefix. The blob's name follows it. */
   readonly nameAt: number;
-  /** The protocol promises keys in the order of their bytes. */
+  /** The protocol promises to order keys by their bytes. */
   readonly isOrdered: boolean;
 }
 
 /**
- * An answer that is no listing of what was asked for: a proxy's page, another prefix, half of a
- * page. Believed, it would be an empty bucket, and maintenance would delete what an empty index
- * does not name. May be asked again.
+ * The answer is not the requested listing: a proxy's page, another prefix, half of a page. If it
+ * counted, the bucket would look empty, and maintenance would delete blobs that an empty index does
+ * not name. A retry may help.
  */
 export function badListing(storage: string, what: string, cause?: unknown): CodedError {
   const text = `list at ${storage} got an answer that is not a listing of it: ${what}`;
@@ -42,7 +41,7 @@ export function badListing(storage: string, what: string, cause?: unknown): Code
   return new CodedError('BAD_LISTING', `${text}; ${hint}`, { cause, retry: 'backoff' });
 }
 
-/** Follows one listing through its pages and refuses what does not fit. */
+/** Checks one listing through all pages, and refuses bad pages. */
 export class ListingCheck {
   readonly #rules: ListingRules;
   readonly #tokens = new Set<string>();
@@ -55,13 +54,13 @@ export class ListingCheck {
   }
 
   /**
-   * Throws `BAD_LISTING`. Returns the token of the next page, and each object once: some services
-   * begin a page with the end of the last page.
+   * Returns the token of the next page, and each object once: some services start a page with the
+   * end of the last page. Throws `BAD_LISTING`.
    */
   accept({ objects, folders = [], next }: ListedPage): Omit<ListedPage, 'folders'> {
     const names = [...objects.map(({ key }) => key), ...folders];
     const isRepeated = names.length > 0 && names.every((name) => this.#page.has(name));
-    // The last page may tell nothing but the key that it goes on behind.
+    // The last page may repeat only the key after which it continues.
     if (isRepeated && (next || names.length > 1)) this.#fail('a page was repeated');
     for (const folder of folders) {
       const { prefix } = this.#rules;
@@ -73,7 +72,7 @@ export class ListingCheck {
     if (token !== undefined && this.#tokens.has(token)) {
       this.#fail('its pages go round in circles');
     }
-    // A page that was refused leaves no trace: it is asked for again.
+    // A refused page changes nothing, because it is requested again.
     this.#last = last;
     if (token !== undefined) this.#tokens.add(token);
     const before = this.#page;
@@ -87,7 +86,7 @@ export class ListingCheck {
     return objects.filter(({ key }) => seen.size < seen.add(key).size);
   }
 
-  /** Returns the key that the next one must come after. */
+  /** Returns the key that must precede the next key. */
   #check(
     { key, lengthBytes, modified }: ListedPage['objects'][number],
     before: string | undefined,
@@ -97,12 +96,11 @@ export class ListingCheck {
     if (!Number.isSafeInteger(lengthBytes) || lengthBytes < 0) {
       this.#fail(`key "${short(key)}" has no length`);
     }
-    // A blob without a time would count as one of 1970, and the old ones are those that are
-    // deleted.
+    // A blob without a time would seem to be from 1970, and maintenance deletes old blobs.
     if (modified === undefined || Number.isNaN(modified.getTime())) {
       this.#fail(`key "${short(key)}" has no time`);
     }
-    // Services with real directories sort "/" in their own way; our names have none.
+    // Services with real directories sort "/" differently. Blob names have no "/".
     if (!isOrdered || key.includes('/', nameAt)) return before;
     if (before !== undefined && key <= before) {
       this.#fail(`key "${short(key)}" comes after "${short(before)}"`);
@@ -117,7 +115,7 @@ export class ListingCheck {
 
 const short = (key: string): string => (key.length > 100 ? `${key.slice(0, 100)}…` : key);
 
-/** The name of the first element, without its namespace; undefined when the text is no XML. */
+/** The name of the first element, without its namespace; undefined if the text is not XML. */
 export function rootOf(text: string): string | undefined {
   return /^\uFEFF?\s*(?:<\?[^>]*\?>\s*|<!--.*?-->\s*)*<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)/s.exec(
     text,

@@ -5,20 +5,20 @@ import { type LongPut, type PartsRules, tooLong } from './remote-storage.ts';
 
 export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
 
-/** A blob that is put in parts. Nobody sees it before `complete`. */
+/** A blob that is put in parts. Readers see it only after `complete`. */
 export interface PartsPut {
   /**
-   * Parts count from 0, and may be put side by side. A part may be put again, and then counts once.
+   * Parts count from 0, and may be put in parallel. A part may be put again, and then counts once.
    */
   part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
   /**
-   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is
-   * refused as a put is, by services whose condition is a part of this request.
+   * Call it after all parts. May be repeated if its answer was lost. `doNotRecreate` fails if the
+   * blob exists, for services whose condition belongs to this request.
    */
   complete(options: PartsOptions): Promise<void>;
 }
 
-/** Puts a blob in parts. Stops at the first part that fails. */
+/** Puts a blob in parts. Stops at the first failed part. */
 export async function putInParts(
   { id, storage, rules }: { id: BlobId; storage: string; rules: PartsRules },
   begin: (options: PartsOptions) => Promise<PartsPut>,
@@ -36,7 +36,7 @@ export async function putInParts(
   try {
     let index = 0;
     for await (const data of inParts(pieces, partBytes)) {
-      // Parts of a body that wait for others would be the whole of it.
+      // Waiting parts stay in memory, so their number is limited.
       while (running.size >= partsAtOnce) await Promise.race(running);
       if (failures.length > 0) throw failures[0];
       signal?.throwIfAborted();
@@ -63,7 +63,9 @@ export async function putInParts(
   }
 }
 
-/** A body as parts of this many bytes, the last one shorter; none of no bytes. */
+/**
+ * Splits a body into parts of this many bytes. The last part is shorter; an empty body has none.
+ */
 export async function* inParts(body: Body, partBytes: number): AsyncGenerator<Uint8Array[]> {
   let part: Uint8Array[] = [];
   let length = 0;

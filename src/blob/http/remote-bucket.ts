@@ -13,22 +13,21 @@ import { inParts } from './parts.ts';
 import type { RemoteStorage } from './remote-storage.ts';
 
 /**
- * An object is read in ranges: one that fails is asked for again alone. Our choice: 30 requests a
+ * An object is read in ranges, and a failed range is retried alone. Our choice: 30 requests a
  * second on a fast network.
  */
 const RANGE_BYTES = 4 << 20;
 
 /**
- * Objects of a cloud's bucket. Each request is bounded, watched and tried again as those of a
- * repository are. One that is longer than a part is put in parts, of which the service makes an
- * object at the end.
+ * Objects of a cloud's bucket. Requests have the same bounds, watchdog and retries as those of a
+ * repository. A long object is put in parts.
  */
 export class RemoteBucket implements Bucket {
   readonly displayName: string;
   readonly #storage: RemoteStorage;
   readonly #retrying: BlobStorage;
   readonly #retries: StorageRetryOptions;
-  /** Some services do not know puts that are refused when the blob is there. */
+  /** Some services do not support conditional puts. */
   #hasExclusivePuts = true;
 
   constructor(storage: RemoteStorage, retries: StorageRetryOptions = {}) {
@@ -66,7 +65,7 @@ export class RemoteBucket implements Bucket {
     }
   }
 
-  /** A put that may have to be refused by the service, or else by a look before it. */
+  /** Refuses an existing object, by the service's condition or by a look before the put. */
   async #exclusively(
     id: BlobId,
     ifAbsent: boolean,
@@ -87,7 +86,7 @@ export class RemoteBucket implements Bucket {
     }
     if (await this.has(id, { signal })) throw exists(id, this.displayName);
     await put(false);
-    // Only now it is known that the condition was refused, and not the put.
+    // Set only now: the success shows that the service refused the condition, not the put.
     this.#hasExclusivePuts = false;
   }
 
@@ -97,8 +96,7 @@ export class RemoteBucket implements Bucket {
     const { lengthBytes: total } = before;
     if (total === 0) return;
     if (total <= RANGE_BYTES) {
-      // Whole, whatever it has become meanwhile: a range of a longer one would be an object that
-      // was cut off.
+      // Read the whole object: a range would cut off an object that has grown.
       yield await this.#retrying
         .getBlob(id, { lengthMax: RANGE_BYTES, signal })
         .catch((error: unknown) => {
@@ -110,12 +108,12 @@ export class RemoteBucket implements Bucket {
       const lengthBytes = Math.min(RANGE_BYTES, total - offset);
       const range = { offset, lengthBytes, signal };
       yield await this.#retrying.getBlob(id, range).catch((error: unknown) => {
-        // It was longer a moment ago.
+        // The object has shrunk.
         throw isCode(error, 'INVALID_RANGE') ? changed(id) : error;
       });
       offset += lengthBytes;
     }
-    // Ranges of two versions would be a mixture of both.
+    // Otherwise ranges of two versions could be mixed.
     if (!isSame(before, await this.#retrying.getMetadata(id, { signal }))) throw changed(id);
   }
 
@@ -146,7 +144,7 @@ export class RemoteBucket implements Bucket {
     const seen = new Set<string>();
     for await (const { folders } of this.#storage.listPages(prefix, listing)) {
       for (const folder of folders) {
-        // A folder that begins one page may have ended the one before.
+        // A folder may be on two pages.
         if (seen.has(folder)) continue;
         seen.add(folder);
         yield folder.slice(start).replace(/\/$/, '');

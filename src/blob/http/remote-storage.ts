@@ -22,88 +22,80 @@ import {
 import { type ListedObject, type ListedPage, ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
-/**
- * Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded
- * before that.
- */
+/** Requests at once, each on a kept connection. Our choice: packs in flight have a lower limit. */
 export const CONNECTIONS = 32;
-/** As Kopia marks its blobs. */
+/** The same as Kopia's. */
 export const CONTENT_TYPE = 'application/x-kopia';
 /** Kopia keeps settings of the bucket in this hidden blob (repo/blob/s3/s3_storage_config.go). */
 export const STORAGE_CONFIG = '.storageconfig';
-/** For a page of a listing, where the caller names no other. */
+/** Default for a page of a listing. */
 const PAGE_RETRIES = {
   budgetOf: () => ({ attemptsMax: 4, delayMsMax: 5_000 }),
   firstDelayMs: 100,
 };
 
 export interface RemoteSettings extends TransferSettings {
-  /**
-   * Whether a repository lies at the location. Otherwise it holds what lies beside repositories.
-   */
+  /** Whether a repository lies at the location. Otherwise it has the files beside repositories. */
   readonly isRepository: boolean;
 }
 
-/** What a request is, for its error. */
+/** Describes a request for its error. */
 export interface RequestInfo {
   readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend' | 'sign';
   readonly id?: BlobId;
-  /** A put that is to be refused when the blob is there. */
+  /** The put must fail if the blob exists. */
   readonly isExclusive?: boolean;
 }
 
 export interface Transfer {
-  /** Aborts when the caller does, and when nothing moves. */
+  /** Aborts with the caller, and when nothing moves. */
   readonly signal: AbortSignal;
-  /**
-   * To be called whenever bytes move, with their number, and without one at a step of the request.
-   */
+  /** Call it with the number of moved bytes, or without a number at a step of the request. */
   readonly progress: (lengthBytes?: number) => void;
 }
 
-/** What is asked for of a page of a listing. */
+/** Request for a page of a listing. */
 export interface PageRequest {
   /** With the location's prefix. */
   readonly prefix: string;
   readonly token: string | undefined;
-  /** What lies deeper than this character is not listed, but summed up as a folder. */
+  /** Keys that continue behind this character are listed as folders. */
   readonly delimiter?: string | undefined;
 }
 
 export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
 
-/** How a blob of unknown length is put. */
+/** Options to put a blob of unknown length. */
 export interface LongPut extends SignalOptions {
-  /** The put is to be refused by the service when the blob is there. */
+  /** The service must refuse the put if the blob exists. */
   readonly isExclusive: boolean;
-  /** Runs a request, and again when its failure may pass. */
+  /** Runs a request, and retries temporary failures. */
   readonly retry: <T>(task: () => Promise<T>, signal: AbortSignal | undefined) => Promise<T>;
   /** Runs the last request, with or without the condition of an exclusive put. */
   readonly exclusively: (complete: (isExclusive: boolean) => Promise<void>) => Promise<void>;
 }
 
-/** What the parts of a blob must be like. */
+/** Rules for the parts of a blob. */
 export interface PartsRules {
-  /** Bytes of each part but the last one. */
+  /** Length of each part but the last. */
   readonly partBytes: number;
   readonly partsMax: number;
-  /** Parts at once; 1 where a service takes them one after the other. */
+  /** Parts in parallel; 1 if a service takes them one after the other. */
   readonly partsAtOnce: number;
 }
 
 /**
- * What the stores of all cloud providers have in common: requests are bounded in number and under a
- * watchdog, failures get one meaning, listings come in pages. A provider's folder says how each
- * request is made.
+ * Common code of all cloud stores: bounded requests under a watchdog, errors of the contract,
+ * listings in pages. A provider's folder makes the requests.
  */
 export abstract class RemoteStorage implements BlobStorage {
   abstract readonly hasObjectLock: boolean;
   readonly displayName: string;
-  /** The location's, which every key begins with. */
+  /** The location's prefix. Every key starts with it. */
   readonly prefix: string;
-  /** Whether the service promises its listings in the order of the keys' bytes. */
+  /** Whether the service promises to order listings by the keys' bytes. */
   protected readonly listsInOrder: boolean = true;
-  /** How often something was mended that requests depend on. */
+  /** Counts repairs of credentials or regions. */
   protected mends = 0;
   readonly #stallMs: number;
   readonly #requests: Limiter = createLimiter(CONNECTIONS);
@@ -126,26 +118,24 @@ export abstract class RemoteStorage implements BlobStorage {
     options?: SignalOptions,
   ): Promise<void>;
 
-  /** Some bytes at least are wanted. Throws `INVALID_RANGE` where it notices. */
+  /** Reads at least one byte. Throws `INVALID_RANGE` if it notices. */
   protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
-  /** Throws `BAD_LISTING` when the answer is of another kind, or of another bucket. */
+  /** Throws `BAD_LISTING` for an answer of another kind or another bucket. */
   protected abstract listPage(page: PageRequest, transfer: Transfer): Promise<ListedPage>;
-  /** What a failure of the provider's library means. */
+  /** Maps a failure of the provider's library. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
 
-  /** A blob of more bytes is put in parts. */
+  /** A blob with more bytes is put in parts. */
   abstract readonly partBytes: number;
-  /** Puts a blob whose length is not known. Nobody sees it before it is whole. */
+  /** Puts a blob of unknown length. Readers see it only when it is complete. */
   abstract putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void>;
-  /**
-   * A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`.
-   */
+  /** A URL for a plain GET of a blob, valid for this long. Throws `UNSUPPORTED_URL`. */
   abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 
   /**
-   * Whether something was mended by which the same request will succeed; asked once for each
-   * request. Of several that fail at once the first mends it for all: `mendsBefore` is what
-   * {@link mends} was when this one began.
+   * Repairs the cause of a failure; true if the same request will now succeed. Called once for each
+   * request. If several requests fail at once, the first repairs for all: `mendsBefore` is {@link
+   * mends} at the start of this request.
    */
   protected recover?(error: unknown, mendsBefore: number): Promise<boolean>;
 
@@ -162,7 +152,7 @@ export abstract class RemoteStorage implements BlobStorage {
         this.read(id, options, transfer),
       );
     } catch (error) {
-      // Errors of the services do not say which range it was.
+      // Errors of the services do not name the range.
       if (isCode(error, 'INVALID_RANGE')) throw invalidRange(id, offset, lengthBytes ?? 0);
       throw error;
     }
@@ -172,7 +162,7 @@ export abstract class RemoteStorage implements BlobStorage {
     for await (const { objects } of this.listPages(prefix, options)) {
       for (const { key, lengthBytes, modified } of objects) {
         const name = key.slice(this.prefix.length);
-        // Other things may live below the prefix: what Kopia would not write is not ours.
+        // The prefix may hold other keys. Names that Kopia would not write are skipped.
         if (name === '' || name.includes('/') || name === STORAGE_CONFIG) continue;
         yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
       }
@@ -184,7 +174,7 @@ export abstract class RemoteStorage implements BlobStorage {
     const seen = new Set<string>();
     for await (const { folders } of this.listPages(prefix, { ...options, delimiter: '/' })) {
       for (const folder of folders) {
-        // A folder that begins one page may have ended the one before.
+        // A folder may be on two pages.
         if (seen.has(folder)) continue;
         seen.add(folder);
         yield folder.slice(lengthBefore, -1);
@@ -193,7 +183,7 @@ export abstract class RemoteStorage implements BlobStorage {
   }
 
   /**
-   * Every key with a prefix, page by page, with the location's own prefix; with a delimiter,
+   * Every key with a prefix, page by page, including the location's own prefix. With a delimiter,
    * folders too.
    */
   async *listPages(
@@ -225,7 +215,7 @@ export abstract class RemoteStorage implements BlobStorage {
     } while (token !== undefined);
   }
 
-  /** Runs one request; every error that leaves it is a `CodedError`, or the caller's own abort. */
+  /** Runs one request. Throws only `CodedError`, or the caller's own abort. */
   protected request<T>(
     info: RequestInfo,
     signal: AbortSignal | undefined,

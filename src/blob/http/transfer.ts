@@ -5,27 +5,26 @@ import { crc32 } from 'node:zlib';
 import { asBuffer, asError, CodedError, giveBack } from '../../base/index.ts';
 import { assertLength, type BlobId, type GetOptions, invalidRange } from '../storage.ts';
 
-/** A request that moves nearly no byte for this long is cut and tried again. */
+/** A request is cut and retried if almost no bytes move for this long. */
 export const STALL_MS = 60_000;
 /**
- * What must move for as long as that, in bytes per second: with a byte a minute a pack takes years,
- * and nobody notices. Our choice: a put needs four times as much already, as its body is handed out
- * in pieces.
+ * Bytes per second that must move within that time. At a byte a minute a pack would take years. Our
+ * choice: a put already needs four times as much, because its body is sent in pieces.
  */
 const RATE_MIN = 1024;
-/** What a body is handed out in: small enough that each piece tells of progress. */
+/** Bytes of a piece of a body. Each piece counts as progress, so pieces are small. */
 const HANDED_OUT_BYTES = 256 << 10;
 
 /**
- * Runs one request under a watchdog: when `progress` tells of less than 1 KiB/s for `stallMs` the
- * request's signal aborts and `STORAGE_STALLED` is thrown, which may be tried again. Without a
- * number it tells of a step, such as an answer's head.
+ * Runs one request under a watchdog. If `progress` counts less than 1 KiB/s for `stallMs`, the
+ * request's signal aborts, and `STORAGE_STALLED` is thrown, which may be retried. Call it without a
+ * number at a step, such as an answer's head.
  *
- * All libraries close the connection then: a body that was not sent as a whole never takes effect.
- * A service that has all of a put, and has not answered, may still carry it out. What guards
- * against that: the same name gets the same bytes when it is tried again, names of packs and
- * indexes are never used twice, and only what is old is deleted (repository/maintenance). What that
- * leaves for the three names that get new bytes is told in docs/storage.md.
+ * All libraries then close the connection, so an incomplete body never takes effect. A service may
+ * still carry out a put that it has received in full. Three rules guard against that. A retry puts
+ * the same bytes under the same name. Names of packs and indexes are never reused. Maintenance
+ * deletes only old blobs (repository/maintenance). The file docs/storage.md covers the three names
+ * that get new bytes.
  */
 export async function watched<T>(
   what: string,
@@ -50,8 +49,8 @@ export async function watched<T>(
     moved = 0;
     timer.refresh();
   };
-  // Not `AbortSignal.any`: one that was listened to stays in memory for as long as the caller's
-  // signal lives, and that may be days with a million requests.
+  // Not `AbortSignal.any`: its signals stay in memory as long as the caller's signal. The caller
+  // may live for days and make a million requests.
   const follow = (): void => {
     controller.abort(signal?.reason);
   };
@@ -60,10 +59,10 @@ export async function watched<T>(
     return await request({ signal: controller.signal, progress });
   } catch (error) {
     const wasAborted = controller.signal.aborted;
-    // An answer may come before the body was sent: the rest would keep its connection, or arrive
-    // later after all.
+    // An answer may arrive before the body is sent. The rest would keep the connection, or arrive
+    // later.
     controller.abort(error);
-    // The client libraries throw errors of their own when they are aborted.
+    // The client libraries throw their own errors when they are aborted.
     signal?.throwIfAborted();
     if (wasAborted) throw controller.signal.reason;
     throw error;
@@ -73,7 +72,7 @@ export async function watched<T>(
   }
 }
 
-/** A body out of pieces in memory; may be made again for every attempt. */
+/** A stream of pieces in memory. Make a new stream for every attempt. */
 export function bodyOf(
   data: readonly Uint8Array[],
   progress: (lengthBytes: number) => void,
@@ -90,19 +89,16 @@ export function bodyOf(
   return Readable.from(pieces(), { objectMode: false, highWaterMark: HANDED_OUT_BYTES });
 }
 
-/** A body as libraries hand it out. */
+/** A body from a library. */
 interface Body extends AsyncIterable<Uint8Array> {
   destroy(): unknown;
   on(event: 'error', listener: () => void): unknown;
 }
 
-/** Limit for a body without a known length. Our choice: no blob is that long. */
+/** Limit for a body of unknown length. Our choice: no blob is that long. */
 const UNTOLD_BYTES_MAX = 1 << 30;
 
-/**
- * Reads a body whose length is not known to its marked end. Throws `DAMAGED_BLOB` above
- * `lengthMax`.
- */
+/** Reads a body of unknown length to its marked end. Throws `DAMAGED_BLOB` above `lengthMax`. */
 async function readUntold(
   id: BlobId,
   body: Readable,
@@ -127,8 +123,8 @@ async function readUntold(
 }
 
 /**
- * Reads a body whose length is known, into given memory where it fits; it is closed in any case.
- * Throws `STORAGE_FAILED` when it is longer or shorter.
+ * Reads a body of known length, into `into` if it fits. Always closes the body. Throws
+ * `STORAGE_FAILED` if it is longer or shorter.
  */
 export async function readBody(
   id: BlobId,
@@ -143,8 +139,7 @@ export async function readBody(
         : Buffer.allocUnsafeSlow(lengthBytes);
     let at = 0;
     let failure: unknown;
-    // Piece by piece: an iteration would join what has come meanwhile, and leave the parts to a
-    // collection.
+    // An async iteration would join buffered pieces, and leave the parts to garbage collection.
     body.on('data', (piece: Buffer) => {
       if (failure !== undefined) return;
       progress(piece.length);
@@ -155,7 +150,7 @@ export async function readBody(
       }
       target.set(piece, at);
       at += piece.length;
-      // Collections come too late for what a fast network brings: 40 MiB of it piled up.
+      // Garbage collection is too slow for a fast network: 40 MiB piled up.
       giveBack(piece);
     });
     await finished(body, { writable: false }).catch((error: unknown) => {
@@ -170,14 +165,14 @@ export async function readBody(
 }
 
 /**
- * What is read of an error, or of an answer that only says yes: services write some KiB at most.
- * Our choice.
+ * Bytes read of an error, or of an answer without data. Services write some KiB at most. Our
+ * choice.
  */
 export const ERROR_BYTES_MAX = 64 << 10;
-/** A page of a listing: 1,000 blobs of some KiB at most. Our choice. */
+/** Bytes of a listing page: 1,000 blobs of some KiB at most. Our choice. */
 export const PAGE_BYTES_MAX = 16 << 20;
 
-/** The body up to a bound; the connection of a longer one is destroyed. */
+/** The start of a body. Destroys the connection if the body is longer. */
 export async function readStart(
   body: Body,
   bytesMax: number,
@@ -197,10 +192,7 @@ export async function readStart(
   return { bytes: Buffer.concat(pieces).subarray(0, bytesMax), isWhole };
 }
 
-/**
- * Nobody reads it any more: its connection would stay taken, and an error of it would end the
- * process.
- */
+/** An unread body would keep its connection, and an error in it would end the process. */
 export function leave(body: Omit<Body, typeof Symbol.asyncIterator> | undefined): void {
   body?.on('error', () => undefined);
   body?.destroy();
@@ -211,19 +203,19 @@ function brokenBody(id: BlobId, what: string): CodedError {
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
-/** It is no answer to what was asked: a proxy changed it, or it is of another request. */
+/** The answer belongs to another request, or a proxy changed it. */
 function otherBody(id: BlobId, what: string): CodedError {
   const text = `the answer for blob ${id} is not what was asked for: ${what}; check any proxies in between`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
-/** The service says what the body should have been, and it is not. */
+/** The body does not match the checksum in the answer. */
 export function corruptBody(id: BlobId): CodedError {
   const text = `blob ${id} was changed in transit: its checksum is wrong`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
-/** CRC-32 of pieces that follow one another. */
+/** CRC-32 of consecutive pieces. */
 export const crc32Of = (data: readonly Uint8Array[]): number =>
   data.reduce((value, piece) => crc32(asBuffer(piece), value), 0);
 
@@ -246,22 +238,19 @@ export function rangeHeader(offset: number, lengthBytes: number | undefined): st
   return `bytes=${offset}-${lengthBytes === undefined ? '' : offset + lengthBytes - 1}`;
 }
 
-/** Of an answer with bytes of a blob. */
+/** Headers of an answer with bytes of a blob. */
 export interface BodyHeaders {
   readonly contentLength?: number | undefined;
   readonly contentRange?: string | undefined;
   readonly contentEncoding?: string | undefined;
-  /**
-   * The transfer marks the end of the body, so that a body that is cut off is noticed without a
-   * length.
-   */
+  /** The transfer marks the end of the body, which shows a cut body without a length. */
   readonly isChunked?: boolean;
 }
 
 /**
- * Reads the answer to a get, which must have as many bytes as its headers say. Throws
- * `INVALID_RANGE` if the blob ends before the range does. Throws `DAMAGED_BLOB` if the blob is
- * longer than `lengthMax`, and `STORAGE_FAILED` for a wrong answer or a cut off answer.
+ * Reads the answer to a get. The body must have the announced length. Throws `INVALID_RANGE` if the
+ * range exceeds the blob, `DAMAGED_BLOB` if the blob exceeds `lengthMax`, and `STORAGE_FAILED` for
+ * a wrong or cut answer.
  */
 export async function readAnswer(
   id: BlobId,
@@ -288,7 +277,8 @@ function announcedLength(
   { offset = 0, lengthBytes, lengthMax }: GetOptions,
   { contentLength: told, contentRange, contentEncoding = '', isChunked = false }: BodyHeaders,
 ): number | undefined {
-  // A proxy did that: blobs are put without. Some services keep the `aws-chunked` of an upload.
+  // A proxy compressed it: blobs are put uncompressed. Some services keep the `aws-chunked` of an
+  // upload.
   if (COMPRESSED.test(contentEncoding))
     throw otherBody(id, `it came with the encoding ${contentEncoding}`);
   const range = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(contentRange ?? '');
@@ -301,8 +291,7 @@ function announcedLength(
   }
   if (contentLength !== undefined) assertLength(id, contentLength, lengthMax);
   if (lengthBytes === undefined) return contentLength;
-  // Without a length of the whole what is short may be the end, or broken off: it is asked for
-  // again.
+  // Without a total length, a short answer may be the end or a broken answer, so it is retried.
   const whole = range?.[3] === '*' ? Infinity : Number(range?.[3]);
   if (offset + lengthBytes > whole) throw invalidRange(id, offset, lengthBytes);
   return lengthBytes;

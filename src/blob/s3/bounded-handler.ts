@@ -6,9 +6,8 @@ type Handle = NodeHttpHandler['handle'];
 type HandlerOptions = NonNullable<Parameters<Handle>[1]>;
 
 /**
- * Bounds what the library collects: by itself it reads every body to its end, except those of
- * blobs. Answers to a GET that succeeded are left to those who asked. With a time-out a request
- * ends that nobody watches.
+ * Bounds the answers. The library reads every body to its end, except those of blobs. The caller of
+ * a successful GET reads its body. A time-out is for requests without a watchdog.
  */
 export class BoundedHandler extends NodeHttpHandler {
   readonly #timeoutMs: number | undefined;
@@ -25,7 +24,7 @@ export class BoundedHandler extends NodeHttpHandler {
     if (request.method === 'HEAD' || (request.method === 'GET' && !isFailure)) return result;
     const { bytes, isWhole } = await readStart(result.response.body as Readable, ERROR_BYTES_MAX);
     if (!isWhole && !isFailure) throw new Error(TOO_LONG);
-    // Half of a page cannot be read as XML, and the status would be lost.
+    // A partial page is not valid XML, and the status would be lost.
     result.response.body = isWhole
       ? bytes
       : Buffer.from(`<Error><Message>${TOO_LONG}</Message></Error>`);

@@ -3,7 +3,7 @@ import { CodedError, messageOf } from '../../base/index.ts';
 import { digestOf } from '../http/transfer.ts';
 import type { S3Location } from '../location.ts';
 
-/** Of every request about an object. */
+/** Sent with every request for an object. */
 export interface CustomerKey {
   readonly SSECustomerAlgorithm: string;
   /** Base64 of 32 bytes. */
@@ -12,8 +12,8 @@ export interface CustomerKey {
 }
 
 /**
- * SSE-C: the service encrypts with a key that it forgets, so every request carries it. Undefined
- * where the location names none. Throws `BAD_LOCATION`.
+ * SSE-C: the service encrypts with a key that it forgets, so every request sends it. Undefined if
+ * the location names none. Throws `BAD_LOCATION`.
  */
 export function loadCustomerKey({
   sseCustomerKeyFile: file,

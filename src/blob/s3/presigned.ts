@@ -3,12 +3,11 @@ import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
 import { toDate } from '../../base/index.ts';
 import { serviceNowNs } from './service-time.ts';
 
-/** The service takes no longer ones (Signature Version 4). */
+/** The service allows no more (Signature Version 4). */
 const LIFETIME_MS_MAX = 7 * 86_400_000;
 
 /**
- * A URL that gets an object with a plain GET. It counts from the service's time, as far as answers
- * have told it.
+ * A URL for a plain GET of an object. Its lifetime starts at the service's time, as far as known.
  */
 export function presignGet(
   client: S3Client,

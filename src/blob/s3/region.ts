@@ -2,10 +2,7 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 
-/**
- * The region that environment or profile name, as the AWS tools look for it; undefined when none
- * does.
- */
+/** The region of the environment or the profile, as in the AWS tools; undefined without one. */
 export function findRegion(
   environment: NodeJS.ProcessEnv,
   profile = environment.AWS_PROFILE ?? 'default',

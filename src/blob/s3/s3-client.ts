@@ -10,17 +10,17 @@ import { findRegion } from './region.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 /**
- * Of one request for keys: the watchdog of a request to the bucket cannot end it. Our choice: it is
- * answered within a second.
+ * Limit of a request for keys. The watchdog of bucket requests does not cover it. Our choice: it
+ * takes less than a second.
  */
 const IDENTITY_TIMEOUT_MS = 30_000;
-/** Services that are not Amazon's take any; Amazon's redirect to the right one. */
+/** Services other than Amazon's take any region; Amazon's redirect to the right region. */
 const REGION_DEFAULT = 'us-east-1';
 
 const nothing = (): void => undefined;
 const SILENT = { trace: nothing, debug: nothing, info: nothing, warn: nothing, error: nothing };
 
-/** A client for the location; makes no request. Throws `BAD_LOCATION`. */
+/** A client for the location, without a request. Throws `BAD_LOCATION`. */
 export function createS3Client(
   location: S3Location,
   environment: NodeJS.ProcessEnv,
@@ -30,14 +30,14 @@ export function createS3Client(
   if (file !== undefined) assertReadable(file);
   const options: S3ClientConfig = {
     region: region ?? findRegion(environment, profile, file) ?? REGION_DEFAULT,
-    // Keys that a workload identity or an instance hands out are fetched again before they end.
+    // Keys of a workload identity or an instance are renewed before they expire.
     credentials: credentialsFor(location, environment, identityClient(location, environment)),
-    // The name of a tenant is no part of a host's name.
+    // A host name cannot contain a tenant.
     forcePathStyle: location.pathStyle ?? (endpoint !== undefined || location.bucket.includes(':')),
     followRegionRedirects: true,
-    // It warns on the console otherwise.
+    // Otherwise the library warns on the console.
     logger: SILENT,
-    // Tries, checksums and time-outs are ours: with budgets, in headers, by progress.
+    // Longshore has its own retries, checksums and time-outs.
     maxAttempts: 1,
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
@@ -51,14 +51,14 @@ export function createS3Client(
   return new S3Client(options);
 }
 
-/** For the clients that ask identity services for keys. */
+/** Configuration of clients for identity services. */
 interface IdentityClientConfig {
   readonly requestHandler: BoundedHandler;
 }
 
 /**
- * For the services that hand out keys. They would use the bucket's connections, and `insecureTls`
- * is for the bucket alone.
+ * For services that give out keys. They must not use the bucket's connections, and `insecureTls` is
+ * only for the bucket.
  */
 function identityClient(
   { caFile }: S3Location,
@@ -72,9 +72,8 @@ function identityClient(
 }
 
 /**
- * What the location names before the environment, then the chain that all AWS tools have. The
- * library would read each file once in the life of the process; {@link renewCredentials} reads it
- * again.
+ * Credentials of the location, else of the environment, else the chain of all AWS tools. The
+ * library reads each file once per process; {@link renewCredentials} reads it again.
  */
 function credentialsFor(
   { profile, credentialsFile: file }: S3Location,
@@ -101,10 +100,7 @@ function credentialsFor(
   return { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) };
 }
 
-/**
- * Asks for credentials once more, wherever they come from. Returns whether they are others than
- * before.
- */
+/** Loads the credentials again from their source. Returns whether they changed. */
 export async function renewCredentials({ config }: S3Client): Promise<boolean> {
   try {
     const before = await config.credentials();
@@ -115,7 +111,7 @@ export async function renewCredentials({ config }: S3Client): Promise<boolean> {
       after.sessionToken !== before.sessionToken
     );
   } catch {
-    // What the service said matters more than what a file says that is just being written.
+    // The service's error matters more than a file that is just being written.
     return false;
   }
 }

@@ -5,19 +5,19 @@ import type { BlobId } from '../storage.ts';
 
 export type Checksum = 'crc32' | 'sha256' | 'md5' | 'none';
 
-/** How the body of a put is vouched for. */
+/** How a put's body is verified. */
 export interface PutForm {
   readonly checksum: Checksum;
-  /** The signature covers the body. Otherwise the request says `UNSIGNED-PAYLOAD`. */
+  /** The signature covers the body. Otherwise the request has `UNSIGNED-PAYLOAD`. */
   readonly signsBody: boolean;
 }
 
-/** Whether a read asks for the checksum that the service stored. */
+/** Whether a read requests the stored checksum. */
 export interface GetForm {
   readonly asksChecksum: boolean;
 }
 
-/** The checksum of a request that sets a lock: the protocol demands one. */
+/** Checksum of a request that sets a lock. The protocol requires one. */
 export interface LockForm {
   readonly checksum: 'CRC32' | 'MD5';
 }
@@ -26,17 +26,14 @@ export interface ListForm {
   /** ListObjectsV2, or the older ListObjects. */
   readonly version: 1 | 2;
   /**
-   * Lists the whole folder and filters here, for services that take no prefix without a final `/`.
+   * Lists the whole folder and filters here, for services that require a prefix to end with `/`.
    */
   readonly wholeFolder: boolean;
 }
 
 /** Statuses of services that do not understand a request. */
 const NOT_UNDERSTOOD = new Set([400, 403, 404, 405, 411, 417, 501]);
-/**
- * Codes with such a status that leave nothing to guess: another form of the request gets the same
- * answer.
- */
+/** Codes with such a status that are certain: another form of the request gets the same answer. */
 const EXPLAINED =
   /^(InvalidAccessKeyId|Expired|InvalidToken|TokenRefresh|Request(Timeout|TimeTooSkewed|Expired)|BadDigest|IncompleteBody|XAmzContentChecksumMismatch|NoSuch(Bucket|Key|Upload)|InvalidBucketName|InvalidPart|KeyTooLong|EntityTooLarge|InvalidStorageClass|AuthorizationHeaderMalformed|InvalidRegion|IllegalLocation|PermanentRedirect|QuotaExceeded|KMS|AllAccessDisabled|InvalidObjectState)/;
 
@@ -47,8 +44,8 @@ export const isNotUnderstood = (error: unknown): boolean =>
   !EXPLAINED.test(serviceCodeOf(error));
 
 /**
- * A denied request is denied in every form. A signature may be wrong because the service signs
- * less, or more.
+ * A denied request is denied in every form. A wrong signature may mean that the service signs less,
+ * or more.
  */
 const isUnknownForm = (error: unknown): boolean =>
   isNotUnderstood(error) &&
@@ -61,9 +58,9 @@ const serviceCodeOf = (error: unknown): string =>
   error instanceof CodedError ? String(error.facts.serviceCode ?? '') : '';
 
 /**
- * The forms that a kind of request can have, from the best to the plainest. If the service refuses
- * one, the next one is tried. The first form that works is kept, so a request that fails later is
- * not tried in other forms.
+ * The forms of a kind of request, from the best to the plainest. If the service refuses a form, the
+ * next form is tried. The first success fixes the form, so a later failure does not try other
+ * forms.
  */
 export class Forms<F> {
   readonly #forms: readonly F[];
@@ -85,7 +82,7 @@ export class Forms<F> {
     return this.#isKnown ? this.current : undefined;
   }
 
-  /** From now on only this form is used; `form` equals one of the given ones. */
+  /** Uses only this form from now on. `form` must equal a given form. */
   keep(form: F): void {
     const at = this.#forms.findIndex((each) => isDeepStrictEqual(each, form));
     assert(at >= 0, 'a form that was not given');
@@ -94,8 +91,8 @@ export class Forms<F> {
   }
 
   /**
-   * Sends a request in the form that is known, or tries them. `mayHelp` skips forms that cannot
-   * change the answer. With `keeps: false` success proves nothing about the form. If every form is
+   * Sends a request in the known form, or tries the forms. `mayHelp` skips forms that cannot change
+   * the answer. With `keeps: false` a success proves nothing about the form. If every form is
    * refused, throws the first refusal.
    */
   async run<T>(
@@ -126,9 +123,7 @@ export class Forms<F> {
   }
 }
 
-/**
- * Forms of puts for a `checksum` setting. Each of them either names a checksum, or signs the body.
- */
+/** Forms of puts for a `checksum` setting. Each form names a checksum, or signs the body. */
 export function putForms(setting: Checksum | 'auto'): Forms<PutForm> {
   const plain = (checksum: Checksum): PutForm => ({ checksum, signsBody: false });
   const signed = (checksum: Checksum): PutForm => ({ checksum, signsBody: true });
@@ -142,7 +137,7 @@ export function putForms(setting: Checksum | 'auto'): Forms<PutForm> {
 const ABOUT_CHECKSUMS = /x-amz-checksum|x-amz-sdk-checksum|content-md5/i;
 const ABOUT_SIGNED_BODIES = /unsigned.payload|x-amz-content-sha256|XAmzContentSHA256Mismatch/i;
 
-/** Whether another form of a put changes the feature that the service complained about. */
+/** Whether another form of a put changes the feature that the service refused. */
 export function mayHelpPut(next: PutForm, refused: PutForm, error: unknown): boolean {
   const text = `${serviceCodeOf(error)} ${messageOf(error)}`;
   if (ABOUT_SIGNED_BODIES.test(text)) return next.signsBody && !refused.signsBody;
@@ -150,7 +145,7 @@ export function mayHelpPut(next: PutForm, refused: PutForm, error: unknown): boo
   return true;
 }
 
-/** Forms of requests whose errors `describe` has not described yet. */
+/** Describes raw errors of requests. */
 type Describe = (error: unknown) => CodedError;
 
 export const getForms = (setting: Checksum | 'auto', describe: Describe): Forms<GetForm> =>
@@ -193,21 +188,16 @@ export function lockForms(setting: Checksum | 'auto'): Forms<LockForm> {
   return new Forms([{ checksum: 'CRC32' }, { checksum: 'MD5' }], isUnknownForm);
 }
 
-/**
- * A service that answers so many conditional puts with a conflict does not support them. Our
- * choice.
- */
+/** After this many conflicts, a service does not support conditional puts. Our choice. */
 const CONFLICTS_MAX = 3;
 const CONFLICT = /^(OperationAborted|ConditionalRequestConflict)$/;
 
-/**
- * Puts that the service must refuse if the blob exists (`If-None-Match: *`). Not every service
- * knows them.
- */
+/** Puts that must fail if the blob exists (`If-None-Match: *`). Not every service supports them. */
 export class ConditionalPuts {
   readonly #exists: (id: BlobId) => Promise<boolean>;
   /**
-   * Whether a conditional put has succeeded. The service then knows the condition, or ignores it.
+   * Whether a conditional put has succeeded. The service then supports the condition, or ignores
+   * it.
    */
   #isKnown = false;
   #conflicts = 0;
@@ -217,8 +207,8 @@ export class ConditionalPuts {
   }
 
   /**
-   * Runs a conditional put. Throws `BLOB_EXISTS` if the blob is there. Throws `UNSUPPORTED_PUT` if
-   * the service refuses the condition, or claims that a blob exists which does not.
+   * Runs a conditional put. Throws `BLOB_EXISTS` if the blob exists. Throws `UNSUPPORTED_PUT` if
+   * the service refuses the condition, or reports a missing blob as existing.
    */
   async run(id: BlobId, put: () => Promise<void>): Promise<void> {
     for (let tries = 1; ; tries++) {
@@ -234,7 +224,7 @@ export class ConditionalPuts {
         if (isConflict && ++this.#conflicts > CONFLICTS_MAX) throw noConditionalPut(error);
         if (!isCode(error, 'BLOB_EXISTS')) throw error;
         if (await this.#exists(id).catch(() => true)) throw error;
-        // Somebody may have deleted it in between, so only the second such answer counts.
+        // The blob may have been deleted in between, so only the second such answer counts.
         if (tries > 1) throw noConditionalPut(error);
       }
     }

@@ -4,11 +4,11 @@ import { invalidRange } from '../storage.ts';
 
 export type S3Failure = Pick<Failure, 'storage' | 'operation' | 'id' | 'isExclusive'>;
 
-/** What the library's errors carry, as far as it is looked at. */
+/** Used fields of the library's errors. */
 interface ServiceError extends Error {
   readonly Code?: string;
   readonly Region?: string;
-  /** A redirect names the place to ask instead. */
+  /** The host in a redirect. */
   readonly Endpoint?: string;
   readonly $metadata?: { readonly httpStatusCode?: number };
   readonly $response?: {
@@ -23,7 +23,7 @@ interface Kind {
   readonly retry: 'never' | 'backoff';
 }
 
-/** Amazon's, of its token service's, and of MinIO. */
+/** Codes of Amazon, of its token service, and of MinIO. */
 const ENDED_CODES = [
   'ExpiredToken',
   'ExpiredTokenException',
@@ -37,7 +37,7 @@ const ENDED: Kind = {
   retry: 'never',
 };
 
-/** The service wants requests to be signed for another region, and may not say for which one. */
+/** The service expects a signature for another region, and may not name it. */
 const REGION_CODES = [
   'AuthorizationHeaderMalformed',
   'InvalidRegion',
@@ -50,7 +50,7 @@ const OTHER_REGION: Kind = {
   retry: 'never',
 };
 
-/** Codes that come with a status which would be read otherwise. */
+/** Codes that override the meaning of their status. */
 const KINDS: Record<string, Kind> = {
   InvalidAccessKeyId: {
     name: 'STORAGE_CREDENTIALS',
@@ -69,7 +69,7 @@ const KINDS: Record<string, Kind> = {
     hint: 'no credentials were found: set credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
     retry: 'never',
   },
-  // The client sets its clock by the answer, so the next try is in time.
+  // The client corrects its clock by the answer, so the next try succeeds.
   RequestTimeTooSkewed: {
     name: 'STORAGE_CLOCK',
     hint: 'the clock of this machine is wrong: correct it (NTP)',
@@ -80,7 +80,7 @@ const KINDS: Record<string, Kind> = {
     hint: 'the service is busy: lower the rate limits or the number of agents',
     retry: 'backoff',
   },
-  // Somebody else was at the same key at the same time; these come with 409.
+  // A request for the same key at the same time. These codes come with 409.
   OperationAborted: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   ConditionalRequestConflict: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   RequestTimeout: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
@@ -103,10 +103,10 @@ const KINDS: Record<string, Kind> = {
   QuotaExceeded: { name: 'STORAGE_FULL', hint: "the bucket's quota is used up", retry: 'never' },
 };
 
-/** The service's own words for what is not there. */
+/** The service's codes for missing things. */
 const MISSING: Record<string, 'blob' | 'bucket'> = { NoSuchKey: 'blob', NoSuchBucket: 'bucket' };
 
-/** The words of services that do not know a checksum, or its header. */
+/** Messages of services that do not support a checksum, or its header. */
 const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk/i;
 const UNKNOWN_CHECKSUM_CODES = ['NotImplemented', 'InvalidArgument', 'InvalidRequest'];
 
@@ -152,28 +152,28 @@ function codeOf({ name, Code }: ServiceError): string {
     : code;
 }
 
-/** A HEAD that ends with 404: it has no body that would say what is missing. */
+/** A 404 to a HEAD has no body that names the missing thing. */
 export const isUnexplained404 = (error: unknown): boolean => {
   const { $metadata, $response } = error as ServiceError;
   const status = $metadata?.httpStatusCode ?? $response?.statusCode;
   return status === 404 && lookup(MISSING, codeOf(error as ServiceError)) === undefined;
 };
 
-/** Whether a HEAD was refused without a reason. A GET may be allowed, or may get a reason. */
+/** Whether a HEAD was refused without a reason. A GET may be allowed, or give a reason. */
 export const isRefusedHead = (error: unknown): boolean =>
   error instanceof CodedError &&
   [400, 403, 405, 501].includes(Number(error.facts.status)) &&
   error.facts.serviceCode === '';
 
-/** What a bucket says of its lock configuration that was made without object lock. */
+/** The answer for the lock configuration of a bucket without object lock. */
 export const isWithoutLocks = (error: unknown): boolean =>
   error instanceof CodedError &&
   codeOf((error.cause ?? {}) as ServiceError) === 'ObjectLockConfigurationNotFoundError';
 
-/** Codes of credentials that ended, or were replaced. */
+/** Codes of expired or replaced credentials. */
 const RENEWABLE = new Set([...ENDED_CODES, 'InvalidAccessKeyId']);
 
-/** Whether newer credentials may help. Answers to HEAD do not say why they refuse. */
+/** Whether newer credentials may help. Answers to HEAD give no reason. */
 export function wantsNewCredentials(error: unknown): boolean {
   const { $metadata, $response } = error as ServiceError;
   const code = codeOf(error as ServiceError);
@@ -181,11 +181,11 @@ export function wantsNewCredentials(error: unknown): boolean {
   return RENEWABLE.has(code) || (code === '' && [400, 401, 403].includes(status));
 }
 
-/** What services write before the region that they expect: `expecting 'eu-west-3'`. */
+/** Text before the expected region: `expecting 'eu-west-3'`. */
 const EXPECTED_REGION =
   /\bexpect(?:ing|ed|s)?:?\s+(?:region\s+)?['"]?(?:\d{8}\/)?([a-z0-9][\w-]*)/i;
 
-/** The region that the service says the bucket is in. */
+/** The bucket's region, according to the service. */
 export function wantsOtherRegion(error: unknown): string | undefined {
   const { Region, Endpoint, message, $response } = error as ServiceError;
   const isWrong = REGION_CODES.includes(codeOf(error as ServiceError));
@@ -194,7 +194,7 @@ export function wantsOtherRegion(error: unknown): string | undefined {
     Region ??
     $response?.headers?.['x-amz-bucket-region'] ??
     EXPECTED_REGION.exec(message)?.[1] ??
-    // Amazon's: bucket.s3.eu-west-3.amazonaws.com
+    // On Amazon: bucket.s3.eu-west-3.amazonaws.com
     /\bs3[.-]([a-z]{2}-[a-z-]+-\d)\.amazonaws\./.exec(Endpoint ?? '')?.[1]
   );
 }

@@ -13,21 +13,21 @@ import { PAGE_BYTES_MAX } from '../http/transfer.ts';
 import { folderListForms, type Forms, type ListForm, listForms } from './s3-dialect.ts';
 
 export interface S3ListsOptions {
-  /** Where, for errors. */
+  /** The place, for errors. */
   readonly storage: string;
   readonly bucket: string;
-  /** The storage may renew it. */
+  /** The storage may replace it. */
   readonly client: () => S3Client;
   readonly describe: (error: unknown) => CodedError;
 }
 
-/** Lists of keys, in the way that the service supports. */
+/** Lists keys in the way that the service supports. */
 export class S3Lists {
   readonly #options: S3ListsOptions;
   readonly #forms: Forms<ListForm>;
-  /** For prefixes that are a folder: what works for them may not work for others. */
+  /** For prefixes that are a folder, because they may need another form. */
   readonly #folderForms: Forms<ListForm>;
-  /** The name by which the service calls the bucket, once it has answered. */
+  /** The bucket's name in the service's first answer. */
   #listedName: string | undefined;
 
   constructor(options: S3ListsOptions) {
@@ -52,7 +52,7 @@ export class S3Lists {
     const answer = await forms.run((form) => this.#askPage(request, form, transfer));
     const { next, isTruncated } = answer;
     const { current } = forms;
-    // The service answers as if it was asked in the older way.
+    // The service answered in the older version.
     if (isTruncated && !next && token === undefined && current.version === 2) {
       forms.keep({ ...current, version: 1 });
       return this.page(request, transfer);
@@ -100,7 +100,7 @@ export class S3Lists {
     );
     const folders = (answer.CommonPrefixes ?? []).map(({ Prefix = '' }) => decode(Prefix));
     const isWanted = (key: string): boolean => key.startsWith(prefix) || !key.startsWith(asked);
-    // Some services list the marker of the folder for every prefix below it.
+    // Some services list the marker of a folder for every prefix below it.
     const isMarker = (key: string): boolean =>
       key !== prefix && key.endsWith('/') && prefix.startsWith(key);
     return {
@@ -111,15 +111,12 @@ export class S3Lists {
     };
   }
 
-  /**
-   * An answer repeats its question. Throws `BAD_LISTING` for a list of another bucket or prefix.
-   */
+  /** An answer repeats its request. Throws `BAD_LISTING` for a list of another bucket or prefix. */
   #assertFits({ Name, Prefix, IsTruncated }: Listing, prefix: string): void {
     const fail = (what: string): never => {
       throw badListing(this.#options.storage, what);
     };
-    // An access point, and a bucket of a Ceph tenant, have another name behind them. Some services
-    // give none.
+    // The name behind an access point or a Ceph tenant's bucket differs. Some services give none.
     if (Name !== undefined) this.#listedName ??= Name;
     const isOther = Name !== undefined && Name !== this.#listedName;
     if (isOther && Name !== this.#options.bucket) fail(`it is for bucket "${Name}"`);
@@ -129,13 +126,13 @@ export class S3Lists {
   }
 }
 
-/** What both ways to list have in common. */
+/** Common fields of both versions. */
 type Listing = Pick<
   ListObjectsV2CommandOutput,
   'Name' | 'Prefix' | 'IsTruncated' | 'Contents' | 'CommonPrefixes' | 'EncodingType'
 > & { readonly next: string | undefined };
 
-/** ListObjects goes on behind the last name of a page, unless the answer says otherwise. */
+/** ListObjects continues after the last name of a page, unless the answer has a marker. */
 const lastOf = ({
   Contents = [],
   CommonPrefixes = [],
@@ -145,7 +142,7 @@ const lastOf = ({
     .sort()
     .at(-1);
 
-/** A key as services write it that escape keys. */
+/** Decodes a key of a service that escapes keys. */
 function decodeKey(key: string): string {
   try {
     return decodeURIComponent(key.replaceAll('+', ' '));
@@ -159,7 +156,7 @@ interface Request {
   readonly request: unknown;
 }
 
-/** The deserialize handler of the library, as far as it matters here. */
+/** Used part of the library's deserialize handler. */
 type Handler = (
   request: Request,
 ) => Promise<{ readonly response: unknown; readonly output: ListObjectsV2CommandOutput }>;
@@ -170,8 +167,8 @@ interface Watch {
 }
 
 /**
- * Makes the command refuse an answer with another root element. The library takes any root, and an
- * HTML page is an empty list to it.
+ * Makes the command refuse an answer with another root element. The library takes any root, and
+ * parses an HTML page as an empty list.
  */
 function watchRoot(
   command: Pick<ListObjectsV2Command, 'middlewareStack'>,

@@ -21,7 +21,7 @@ interface LockHeaders {
   readonly ObjectLockRetainUntilDate: Date;
 }
 
-/** Object Lock: until when a version of a blob can be neither deleted nor replaced. */
+/** Object Lock: a period in which a version of a blob can be neither deleted nor replaced. */
 export class S3Locks {
   readonly #options: S3LocksOptions;
 
@@ -30,8 +30,9 @@ export class S3Locks {
   }
 
   /**
-   * As a put has it. By the service's time, as far as answers have told it: nobody could undo what
-   * a clock that is a year ahead locks. A first request by such a clock is refused, and tells it.
+   * Lock headers of a put. They count from the service's time, as far as known: a lock by a clock
+   * that is a year ahead could not be undone. The first request by such a clock is refused, and
+   * shows the difference.
    */
   headersOf({ mode, periodNs }: Retention): LockHeaders {
     return {
@@ -40,7 +41,7 @@ export class S3Locks {
     };
   }
 
-  /** Undefined where the service does not say it to this user, or not now. */
+  /** Undefined if the service does not tell this user, or not now. */
   async isLockable({ signal }: SignalOptions = {}): Promise<boolean | undefined> {
     const { bucket, client, request } = this.#options;
     const command = new GetObjectLockConfigurationCommand({ Bucket: bucket });
@@ -57,10 +58,10 @@ export class S3Locks {
     }
   }
 
-  /** From now on; one that is longer already stays. */
+  /** Extends a lock from now. A longer lock stays. */
   async extend(id: BlobId, retention: Retention, options: SignalOptions = {}): Promise<void> {
     const { objectOf, client, request, forms } = this.#options;
-    // What a refusal is compared with, as the lock may be from a moment ago.
+    // Compared after a refusal, because the lock may be a moment old.
     let asked = this.headersOf(retention);
     const extend = ({ checksum }: LockForm): Promise<unknown> =>
       request({ operation: 'extend', id }, options.signal, ({ signal }) => {
@@ -69,7 +70,7 @@ export class S3Locks {
         const command = new PutObjectRetentionCommand({
           ...objectOf(id),
           Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
-          // The library demands a checksum here. Few services know the default of the library.
+          // The library requires a checksum here. Few services support its default.
           ChecksumAlgorithm: checksum,
         });
         if (checksum === 'MD5') dropChecksumName(command);
@@ -100,7 +101,7 @@ export class S3Locks {
   }
 }
 
-/** Services that know only `Content-MD5` refuse the header that names a checksum. */
+/** Services that support only `Content-MD5` refuse the header that names a checksum. */
 function dropChecksumName(command: PutObjectRetentionCommand): void {
   command.middlewareStack.add(
     (next) => (args) => {

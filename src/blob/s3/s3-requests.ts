@@ -2,13 +2,10 @@ import type { S3Client } from '@aws-sdk/client-s3';
 import type { RequestInfo, Transfer } from '../http/remote-storage.ts';
 import type { BlobId } from '../storage.ts';
 
-/**
- * By what locks and URLs make their requests: the storage's own limits, watchdog and meanings of
- * errors hold for them.
- */
+/** Requests for locks and URLs. They have the storage's limits, watchdog and errors. */
 export interface S3Requests {
   readonly objectOf: (id: BlobId) => { readonly Bucket: string; readonly Key: string };
-  /** The storage may renew it. */
+  /** The storage may replace it. */
   readonly client: () => S3Client;
   readonly request: <T>(
     info: RequestInfo,

@@ -68,10 +68,10 @@ import {
   wantsOtherRegion,
 } from './s3-errors.ts';
 
-/** Directory buckets (S3 Express) list in no order. */
+/** Directory buckets (S3 Express) do not sort lists. */
 const DIRECTORY_BUCKET = /--(x|xa)-s3$/;
 
-/** Opens a bucket; no request is made. Throws `BAD_LOCATION`. */
+/** Opens a bucket without a request. Throws `BAD_LOCATION`. */
 export function openS3Storage(location: S3Location, settings: RemoteSettings): RemoteStorage {
   return new S3Storage(location, settings);
 }
@@ -85,9 +85,9 @@ class S3Storage extends RemoteStorage {
   readonly #customerKey: CustomerKey | undefined;
   readonly #locks: S3Locks;
   readonly #urls: S3Urls;
-  /** Undefined if the location names one class for all blobs, or if it is no repository. */
+  /** Undefined if the location names one class for all blobs, or if it has no repository. */
   readonly #classes: StorageClasses | undefined;
-  /** What the service keeps with each blob. */
+  /** Settings that the service stores with each blob. */
   readonly #settings: BlobSettings;
   #client: S3Client;
   readonly #puts: Forms<PutForm>;
@@ -98,7 +98,7 @@ class S3Storage extends RemoteStorage {
   constructor(location: S3Location, settings: RemoteSettings) {
     super(location, settings);
     const { checksum = 'auto' } = location;
-    // Amazon promises it; other services may sort in a way of their own.
+    // Amazon promises the order; other services may sort differently.
     this.listsInOrder = location.endpoint === undefined && !DIRECTORY_BUCKET.test(location.bucket);
     this.#location = location;
     this.#environment = settings.environment;
@@ -140,7 +140,7 @@ class S3Storage extends RemoteStorage {
       : get({ Range: range }));
     progress();
     const body = answer.Body as Readable;
-    // A page of somebody else between us would be taken as damage of the blob, or as its end.
+    // The page of a proxy would look like a damaged blob, or like its end.
     if (answer.ETag === undefined) {
       leave(body);
       throw strangeAnswer(this.displayName, `get of ${id}`, 'it names no version of the blob');
@@ -153,7 +153,7 @@ class S3Storage extends RemoteStorage {
     };
     const bytes = await readAnswer(id, body, options, headers, progress);
     const { ChecksumCRC32, ChecksumType } = answer;
-    // Objects that were put in parts have a checksum of checksums.
+    // Objects in parts have a checksum of checksums.
     const isOfBytes = ChecksumType !== 'COMPOSITE' && ChecksumCRC32?.includes('-') === false;
     if (range === undefined && isOfBytes && base64OfUint32(crc32Of([bytes])) !== ChecksumCRC32) {
       throw corruptBody(id);
@@ -188,14 +188,14 @@ class S3Storage extends RemoteStorage {
     } catch (error) {
       if (!isUnexplained404(error)) throw error;
     }
-    // The answer to a HEAD has no body that could name the missing thing. The answer to a GET has.
+    // A HEAD's answer has no body that names the missing thing. The answer to a GET has.
     await this.#firstByte(object, abortSignal);
     const text = `metadata at ${this.displayName} failed: HEAD finds nothing where GET finds a blob`;
     throw new CodedError('STORAGE_FAILED', text, { retry: 'backoff' });
   }
 
   /**
-   * Length and time of an object by a GET, for services that refuse HEAD or answer it without a
+   * Length and time of an object by a GET, for services that refuse HEAD, or answer it without a
    * length.
    */
   async #firstByte(object: GetObjectCommandInput, abortSignal: AbortSignal): Promise<ObjectFacts> {
@@ -219,7 +219,7 @@ class S3Storage extends RemoteStorage {
     const put = (): Promise<void> =>
       this.#puts.run((form) => this.#put(id, data, { ...options, storageClass }, form), {
         mayHelp: mayHelpPut,
-        // Every form signs a body without a byte.
+        // All forms of an empty body are signed alike.
         keeps: totalLength(data) > 0,
       });
     await (options.doNotRecreate === true ? this.#conditional.run(id, put) : put());
@@ -232,7 +232,7 @@ class S3Storage extends RemoteStorage {
     { checksum: kind, signsBody }: PutForm,
   ): Promise<void> {
     const length = totalLength(data);
-    // A lock is not taken without any checksum.
+    // A lock requires a checksum.
     const checksum = checksumOf(kind === 'none' && options.retention ? 'md5' : kind, data);
     const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
     return this.request(info, options.signal, async ({ signal, progress }) => {
@@ -245,13 +245,13 @@ class S3Storage extends RemoteStorage {
         ...this.#settings,
         ...storageClassOf(options.storageClass),
         ContentLength: length,
-        // A stream is signed as "unsigned payload": the checksum, which is signed, vouches for it.
+        // A stream is signed as "unsigned payload". The signed checksum verifies it.
         Body: length === 0 ? new Uint8Array(0) : bodyOf(data, progress),
       };
       const command = new PutObjectCommand(input);
       if (signsBody) signBody(command, data);
       const { ETag } = await this.#client.send(command, { abortSignal: signal });
-      // A proxy that answers 200 to everything must not end in a backup that is not there.
+      // A proxy that answers every request with 200 must not fake a backup.
       if (ETag === undefined) {
         throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
       }
@@ -312,8 +312,8 @@ class S3Storage extends RemoteStorage {
       await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
         const command = new DeleteObjectCommand(this.#object(id));
         const { $metadata } = await this.#client.send(command, { abortSignal: signal });
-        // The service says 204; some say 200, but then with an id of the request, which a page has
-        // not.
+        // The service answers 204, or some services 200 with a request id. A proxy's page has no
+        // request id.
         if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
           throw strangeAnswer(
             this.displayName,
@@ -323,7 +323,7 @@ class S3Storage extends RemoteStorage {
         }
       });
     } catch (error) {
-      // Some services refuse to delete a blob that does not exist.
+      // Some services refuse to delete a missing blob.
       if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
     }
   }
@@ -336,7 +336,7 @@ class S3Storage extends RemoteStorage {
     return { Bucket: this.#location.bucket, Key: this.#location.prefix + id };
   }
 
-  /** An error inside of a request, as it will leave it. */
+  /** The error that the request will throw. */
   #described(error: unknown, operation: RequestInfo['operation']): CodedError {
     return error instanceof CodedError ? error : this.describe(error, { operation });
   }
@@ -346,9 +346,8 @@ class S3Storage extends RemoteStorage {
   }
 
   /**
-   * Where the location names no region, or a wrong one, the service tells the right one.
-   * Credentials end, and whoever gave them puts new ones into the file: backups may take longer
-   * than they last.
+   * The service names the right region if the location has none, or a wrong one. Credentials expire
+   * during long backups; the file then has new ones.
    */
   protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
     if (wantsNewCredentials(error)) {

@@ -28,11 +28,12 @@ import {
 } from './s3-dialect.ts';
 
 /**
- * The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 8 MiB (80 GiB fit), three at once.
+ * The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 8 MiB (80 GiB in all), three at
+ * once.
  */
 export const S3_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 10_000, partsAtOnce: 3 };
 
-/** The checksum of a body, as a put and a part of one carry it. */
+/** The checksum of a body, for a put or a part. */
 export function checksumOf(
   kind: Checksum,
   data: readonly Uint8Array[],
@@ -49,13 +50,13 @@ export function checksumOf(
   }
 }
 
-/** Makes the signature cover a body that is handed out as a stream. */
+/** Makes the signature cover a streamed body. */
 export function signBody(
   command: PutObjectCommand | UploadPartCommand,
   data: readonly Uint8Array[],
 ): void {
   const digest = digestOf('sha256', data).toString('hex');
-  // Both have the same steps.
+  // Both commands have the same steps.
   (command as PutObjectCommand).middlewareStack.add(
     (next) => (args) => {
       (args.request as { headers: Record<string, string> }).headers['x-amz-content-sha256'] =
@@ -66,13 +67,13 @@ export function signBody(
   );
 }
 
-/** What an upload needs of the storage. */
+/** Parts of the storage that an upload needs. */
 export interface S3UploadOptions {
   readonly id: BlobId;
   readonly storage: string;
   readonly object: Pick<GetObjectCommandInput, 'SSECustomerKey'> & { Bucket: string; Key: string };
   readonly settings: Partial<CreateMultipartUploadCommandInput>;
-  /** The storage may renew it. */
+  /** The storage may replace it. */
   readonly client: () => S3Client;
   readonly forms: Forms<PutForm>;
   readonly conditional: ConditionalPuts;
@@ -83,7 +84,9 @@ export interface S3UploadOptions {
   ) => Promise<T>;
 }
 
-/** Puts a blob of unknown length. `Upload` cuts it into parts; each request goes through ours. */
+/**
+ * Puts a blob of unknown length. `Upload` cuts it into parts; {@link UploadRequests} sends them.
+ */
 export async function uploadInParts(
   options: S3UploadOptions,
   pieces: AsyncIterable<Uint8Array>,
@@ -104,12 +107,12 @@ export async function uploadInParts(
 }
 
 /**
- * The client that `Upload` sees. Every request has the watchdog, the retries, the checksum and the
+ * The client that `Upload` uses. Every request has the watchdog, the retries, the checksum and the
  * renewed credentials of a put. The first failure ends the other requests. An exclusive put has its
  * condition in `CompleteMultipartUpload`.
  */
 class UploadRequests {
-  /** `Upload` chooses no checksum: {@link PutForm} does. */
+  /** {@link PutForm} chooses the checksum, not `Upload`. */
   readonly config = {
     requestChecksumCalculation: () => Promise.resolve('WHEN_REQUIRED'),
     requestHandler: undefined,
@@ -204,7 +207,7 @@ class UploadRequests {
           const { ETag } = await client().send(command, { abortSignal: signal });
           if (ETag !== undefined) return;
         } catch (error) {
-          // The answer of an earlier try was lost: the upload is over, and the blob is there.
+          // The answer to an earlier try was lost: the upload is complete, and the blob exists.
           const isOver = (error as Error).name === 'NoSuchUpload';
           if (isOver && (await this.#isThere(signal))) return;
           throw error;
@@ -220,7 +223,7 @@ class UploadRequests {
     return {};
   }
 
-  /** Whether the blob is the one of these parts. Its version tells the number of its parts. */
+  /** Whether the blob consists of these parts. Its version contains the number of parts. */
   async #isThere(signal: AbortSignal): Promise<boolean> {
     const { object, client } = this.#options;
     const answer = await client().send(new HeadObjectCommand(object), { abortSignal: signal });
@@ -228,7 +231,7 @@ class UploadRequests {
     return isOfParts && answer.ContentLength === this.#lengthBytes;
   }
 
-  /** Parts that stay take room that nobody sees. The failure before matters more. */
+  /** Parts that stay take hidden room. The earlier failure matters more. */
   async #abort({ input: { Bucket, Key, UploadId } }: AbortMultipartUploadCommand): Promise<void> {
     const { client, request } = this.#options;
     const command = new AbortMultipartUploadCommand({ Bucket, Key, UploadId });

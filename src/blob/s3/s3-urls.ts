@@ -10,15 +10,12 @@ export interface S3UrlsOptions extends S3Requests {
 }
 
 /**
- * Signed URLs, by which whoever has one gets a blob: for the region that the bucket is in, and the
- * name that others reach the service under.
+ * Signed URLs, which let anyone get a blob. They use the bucket's region, and the service's public
+ * name.
  */
 export class S3Urls {
   readonly #options: S3UrlsOptions;
-  /**
-   * Where the location names neither region nor endpoint: what the service itself says, once it was
-   * asked.
-   */
+  /** The region that the service reports, if the location has neither region nor endpoint. */
   #bucketRegion: string | undefined;
 
   constructor(options: S3UrlsOptions) {
@@ -28,7 +25,7 @@ export class S3Urls {
   async sign(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
     const { location, environment, objectOf, client: clientNow, request } = this.#options;
     await this.#findRegion(options);
-    // Backups and restores sign no URLs, and need not load it.
+    // Loaded here, because backups and restores sign no URLs.
     const { presignGet } = await import('./presigned.ts');
     return request({ operation: 'sign', id }, options.signal, async () => {
       const { publicEndpoint, endpoint, region: own } = location;
@@ -36,12 +33,12 @@ export class S3Urls {
       const region = this.#bucketRegion ?? own ?? (await now.config.region());
       const isSame = publicEndpoint === undefined && region === (await now.config.region());
       if (isSame) return presignGet(now, objectOf(id), lifetimeMs);
-      // Whoever gets the URL may reach the service under another name than this process. It signs
-      // only, and makes no request.
+      // Other clients may reach the service under another name. This client only signs, and makes
+      // no request.
       const place = publicEndpoint ?? endpoint;
       const reached = { ...location, ...(place !== undefined && { endpoint: place }) };
       const client = createS3Client(reached, environment, region);
-      // What the service's clock says is known from requests.
+      // The service's clock is known from requests.
       client.config.systemClockOffset = now.config.systemClockOffset;
       try {
         return await presignGet(client, objectOf(id), lifetimeMs);
@@ -52,9 +49,8 @@ export class S3Urls {
   }
 
   /**
-   * A URL with another region than the bucket's is refused, and nobody redirects it. Requests of
-   * this process are redirected by the library, which keeps the region to itself. Without an answer
-   * the region of the client has to do.
+   * A URL with a wrong region is refused without a redirect. The library redirects requests of this
+   * process, but does not reveal the region. Without an answer, the client's region is used.
    */
   async #findRegion({ signal }: SignalOptions): Promise<void> {
     const { location, client, request } = this.#options;

@@ -4,7 +4,8 @@ import { STORAGE_CONFIG } from '../http/remote-storage.ts';
 import { type BlobId, blobId, type BlobStorage, type SignalOptions } from '../storage.ts';
 
 /**
- * Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix is for all blobs.
+ * Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix applies to all
+ * blobs.
  */
 const configSchema = z.looseObject({
   blobOptions: z
@@ -29,9 +30,9 @@ type Entries = z.infer<typeof configSchema>['blobOptions'];
 const CONFIG_BYTES_MAX = 64 << 10;
 
 /**
- * The storage class of each blob by the beginning of its name, as `.storageconfig` beside the blobs
- * says. Kopia reads it when it opens a bucket. Here it is read once, before the first put, so
- * restores do not ask for it.
+ * Storage classes of blobs by the start of their names, from `.storageconfig` beside the blobs.
+ * Kopia reads it when it opens a bucket. Here the first put reads it, so restores do not request
+ * it.
  */
 export class StorageClasses {
   readonly #storage: Pick<BlobStorage, 'displayName' | 'getBlob'>;
@@ -42,11 +43,10 @@ export class StorageClasses {
   }
 
   /**
-   * Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and the errors of the
-   * storage.
+   * Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and errors of the storage.
    */
   async of(id: BlobId, { signal }: SignalOptions): Promise<string | undefined> {
-    // The first put reads it for all, so it must not end with the signal of that put.
+    // The first put reads it for all puts, so its signal must not end the read.
     this.#entries ??= this.#load().catch((error: unknown) => {
       this.#entries = undefined;
       throw error;

@@ -19,67 +19,53 @@ import type { BlobId, BlobStorage, GetOptions } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 export interface CacheOptions {
-  /** Of this storage alone; made when it is missing. */
+  /** Only for this storage. Created if it is missing. */
   readonly directory: string;
-  /** All files of the cache together never take more of the disk than this, whoever shares it. */
+  /** Limit for all files of the cache on disk, for all processes that share it. */
   readonly bytesMax: number;
   readonly logger: Logger;
 }
 
-/**
- * Blobs that never change under their name and hold no file data: indexes of all kinds, packs of
- * metadata.
- */
+/** Blobs that never change and hold no file data: all indexes, and packs of metadata. */
 const CACHEABLE = /^(n|q|x[nrs])/;
 const DIGEST_BYTES = 32;
-/**
- * When the cache is full, this share of it is left: otherwise every read would make room for
- * itself.
- */
+/** Share that an eviction of a full cache leaves. Otherwise every read would evict. */
 const LEFT_AFTER_EVICTION = 0.8;
-/** A range or blob above this share would push everything else out. */
+/** Larger ranges and blobs would evict everything else. */
 const ENTRY_SHARE_MAX = 0.1;
 const LOCK = 'lock';
-/**
- * An earlier version kept another number under the name of `total`: lengths, not what the disk
- * takes.
- */
+/** Not `total`: an earlier version counted lengths under that name, not disk blocks. */
 const TOTAL = 'total-on-disk';
 /**
- * Tells backups, ours too, that nothing here is worth keeping (bford.info/cachedir); Kopia's cache
- * has it too. A backup of a home would store what was read of its own repository, anew after each
- * maintenance.
+ * Tells backups to skip the cache (bford.info/cachedir), as in Kopia's cache. Otherwise a backup of
+ * a home would store it again after each maintenance.
  */
 const TAG = 'CACHEDIR.TAG';
 const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
 # This file marks the directory as a cache, here one of longshore. See https://bford.info/cachedir/
 `;
-/**
- * What files are made of on disk: ext4, XFS and most others; what takes less room is counted as
- * this all the same.
- */
+/** Block size of ext4, XFS and most others. Smaller files count as a block. */
 const BLOCK_BYTES = 4096;
-/** Entries looked at side by side when they are counted. */
+/** Entries that are counted in parallel. */
 const LOOKS_MAX = 16;
 /**
- * Blobs that were deleted and whose entries are still there; at so many the directory is read once
- * for all of them.
+ * Deleted blobs whose entries still exist. At this number the directory is read once for all of
+ * them.
  */
 const FORGOTTEN_MAX = 1000;
-/** A process that died holding the lock holds it no longer than this. */
+/** The lock of a dead process expires after this time. */
 const LOCK_STALE_MS = 10_000;
 const MODE = 0o600;
 /**
- * Entries that wait to be written; above it they are not kept, so that a slow disk slows nothing
- * down.
+ * Entries that wait to be written. Further entries are dropped, so a slow disk does not delay
+ * reads.
  */
 const WAITING_MAX = 8;
 
 /**
- * Keeps what was read of metadata and indexes on disk. Entries carry a digest, so that what a crash
- * or a disk left behind is read again from the storage instead of being believed. A cache that
- * cannot be written, also because its disk is full, is no failure: reads then go to the storage.
- * Throws `CACHE_UNUSABLE` when the directory cannot be made for another reason.
+ * Caches metadata and indexes on disk. Entries have a digest: damaged entries are read again from
+ * the storage. If the cache cannot be written, also because its disk is full, reads go to the
+ * storage. Throws `CACHE_UNUSABLE` if the directory cannot be made for another reason.
  */
 export async function withCache(inner: BlobStorage, options: CacheOptions): Promise<BlobStorage> {
   try {
@@ -92,16 +78,16 @@ export async function withCache(inner: BlobStorage, options: CacheOptions): Prom
     }
     throw new CodedError('CACHE_UNUSABLE', text, { cause });
   }
-  // Where it cannot be written nothing else can.
+  // If this fails, all other writes fail too.
   await fs.writeFile(join(options.directory, TAG), TAG_TEXT).catch(() => undefined);
   return new CachedStorage(inner, options);
 }
 
 class CachedStorage extends ForwardingStorage {
   readonly #options: CacheOptions;
-  /** One at a time: the lock is between processes. */
+  /** Serial, because the lock is only between processes. */
   readonly #writes: Limiter = createLimiter(1);
-  /** Deleted by this process: their entries are not looked at, and removed many at once. */
+  /** Blobs that this process deleted. Their entries are ignored, and removed many at once. */
   readonly #forgotten = new Set<BlobId>();
   #hasWarned = false;
 
@@ -133,14 +119,12 @@ class CachedStorage extends ForwardingStorage {
     if (this.#forgotten.size >= FORGOTTEN_MAX) await this.#removeForgotten(FORGOTTEN_MAX);
   }
 
-  /**
-   * Once so many wait for it: reading the directory for each of them would take maintenance hours.
-   */
+  /** Waits for a number of blobs: reading the directory for each would take maintenance hours. */
   #removeForgotten(atLeast: number): Promise<void> {
     return this.#writes.run(async () => {
       if (this.#forgotten.size < atLeast) return;
       const forgotten = [...this.#forgotten];
-      // What cannot be removed is of a blob that nobody asks for any more.
+      // An entry that cannot be removed belongs to a blob that is never read again.
       await this.#removeAllOf(new Set(forgotten)).catch(() => undefined);
       for (const id of forgotten) this.#forgotten.delete(id);
     });
@@ -162,7 +146,7 @@ class CachedStorage extends ForwardingStorage {
     }
     const bytes = file.subarray(DIGEST_BYTES);
     if (digestOf(bytes).equals(file.subarray(0, DIGEST_BYTES))) {
-      // What was used last goes last.
+      // Marks the entry as recently used.
       const now = toDate(systemClock.nowNs());
       await fs.utimes(path, now, now).catch(() => undefined);
       return bytes;
@@ -176,7 +160,7 @@ class CachedStorage extends ForwardingStorage {
     const isTooLong =
       bytes.length + DIGEST_BYTES > bytesMax * ENTRY_SHARE_MAX || onDisk(bytes) > bytesMax;
     if (isTooLong || this.#writes.pending >= WAITING_MAX) return;
-    // The caller may use the memory again.
+    // The caller may reuse the memory.
     const copy = Uint8Array.from(bytes);
     void this.#writes.run(() => this.#write(path, copy));
   }
@@ -184,7 +168,7 @@ class CachedStorage extends ForwardingStorage {
   async #write(path: string, bytes: Uint8Array): Promise<void> {
     const { bytesMax, logger } = this.#options;
     const entryBytes = onDisk(bytes);
-    // Whoever finds the lock taken goes without: it is only a cache.
+    // If the lock is taken, skip the entry: it is only a cache.
     if (!(await this.#lock())) return;
     const temporary = `${path}.tmp.${randomHex(8)}`;
     try {
@@ -192,8 +176,8 @@ class CachedStorage extends ForwardingStorage {
       if (total === undefined || total + entryBytes > bytesMax) {
         total = await this.#evict(bytesMax, entryBytes);
       }
-      // Booked before it is there: after a crash the total is too high at most, and the next
-      // eviction counts.
+      // Counted before the write: after a crash the total is at most too high, and the next
+      // eviction counts again.
       await fs.writeFile(join(this.#options.directory, TOTAL), String(total + entryBytes));
       await fs.writeFile(temporary, [digestOf(bytes), bytes], { mode: MODE });
       await fs.rename(temporary, path);
@@ -219,20 +203,20 @@ class CachedStorage extends ForwardingStorage {
       ({ mtimeMs }) => Number(systemClock.nowNs() / 1_000_000n) - mtimeMs,
       () => 0,
     );
-    // One from the future was made while the clock was ahead.
+    // A lock with a future time was made while the clock was ahead.
     if (Math.abs(age) > LOCK_STALE_MS) await fs.rmdir(path).catch(() => undefined);
     return false;
   }
 
-  /** As booked; undefined where nobody has counted yet. */
+  /** The recorded total; undefined if nothing was counted yet. */
   async #total(): Promise<number | undefined> {
     const text = await fs.readFile(join(this.#options.directory, TOTAL), 'utf8').catch(() => '');
     return /^\d+$/.test(text) ? Number(text) : undefined;
   }
 
   /**
-   * Counts what is there and removes the longest unused until there is room. Returns what is left,
-   * in bytes.
+   * Counts the entries, and removes the least recently used until there is room. Returns the
+   * remaining bytes.
    */
   async #evict(bytesMax: number, entryBytes: number): Promise<number> {
     const { directory } = this.#options;
@@ -270,7 +254,7 @@ class CachedStorage extends ForwardingStorage {
 const inBlocks = (lengthBytes: number): number =>
   Math.ceil(lengthBytes / BLOCK_BYTES) * BLOCK_BYTES;
 
-/** Of an entry with these bytes. */
+/** Disk space of an entry with these bytes. */
 const onDisk = (bytes: Uint8Array): number => inBlocks(bytes.length + DIGEST_BYTES);
 
 const digestOf = (bytes: Uint8Array): Buffer => createHash('sha256').update(bytes).digest();

@@ -11,8 +11,8 @@ import { ForwardingStorage } from './forwarding.ts';
 export type StorageOperation = 'get' | 'metadata' | 'put' | 'delete' | 'list';
 
 /**
- * Called before each request, and again after a put or delete took effect (`after`): throw to
- * inject a fault, await to be slow.
+ * Called before each request, and again after a put or delete took effect (`after`). Throw to
+ * inject a fault; await to be slow.
  */
 export type FaultPlan = (request: {
   operation: StorageOperation;
@@ -20,7 +20,7 @@ export type FaultPlan = (request: {
   when: 'before' | 'after';
 }) => void | Promise<void>;
 
-/** For tests: faults by plan, also those where the request took effect and the answer was lost. */
+/** For tests: faults by plan, also after the request took effect. */
 export function faulty(inner: BlobStorage, plan: FaultPlan): BlobStorage {
   return new FaultyStorage(inner, plan);
 }

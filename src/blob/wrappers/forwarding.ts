@@ -11,7 +11,7 @@ import type {
   UnfinishedPutsOptions,
 } from '../storage.ts';
 
-/** Passes every call on. Wrappers extend it and change what they are about. */
+/** Passes every call on. Wrappers extend it and override some methods. */
 export abstract class ForwardingStorage implements BlobStorage {
   protected readonly inner: BlobStorage;
 

@@ -9,11 +9,11 @@ import type {
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
-/** Decides whether a change of the storage may still be made (Kopia: internal/blob/beforeop). */
+/** Decides whether a change of the storage is still allowed (Kopia: internal/blob/beforeop). */
 export interface WriteGuard {
-  /** Called before each put, deletion and lock. A rejection is the outcome of the request. */
+  /** Called before each put, deletion and lock. A rejection fails the request. */
   beforeWrite(): Promise<void>;
-  /** Returns the options that the put must have now. */
+  /** Returns the current options for the put. */
   optionsOf(id: BlobId, options: PutOptions): PutOptions;
 }
 

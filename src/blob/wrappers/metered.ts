@@ -9,7 +9,7 @@ import {
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
-/** What a storage has done since it was wrapped. */
+/** Counts the requests of a storage since it was wrapped. */
 export interface StorageCounters {
   gets: number;
   puts: number;

@@ -3,27 +3,27 @@ import { type BlobId, blobId, type BlobStorage, type PutOptions } from '../stora
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
- * A blob that only takes room. Deleting snapshots needs some room too, for a manifest and for index
- * blobs. Kopia lists no prefix of this name and deletes only packs, index blobs, logs and markers.
- * The name is short enough for the root of a directory.
+ * A blob that only takes room. Deleting snapshots also needs room, for a manifest and index blobs.
+ * Kopia lists no prefix of this name, and deletes only packs, index blobs, logs and markers. The
+ * name is short enough for the root of a directory.
  */
 const RESERVE = blobId('reserve-for-deletes');
 const RESERVE_BYTES_MIN = 64 << 10;
-/** On a nearly full storage each try is this share of the try before. Our choice. */
+/** On a nearly full storage each try is this share of the last try. Our choice. */
 const NEXT_TRY_SHARE = 0.75;
 const PACK = /^[pq]/;
 
 /**
- * Puts the reserve, or a larger one if it is less than half as large as wanted. On a nearly full
- * storage it gets as small as the room that is left. The caller goes on if the storage takes none.
+ * Puts the reserve, or enlarges it if it has less than half of the wanted size. On a nearly full
+ * storage it is as small as the remaining room. Ignores a storage that refuses it.
  */
 export async function keepReserve(storage: BlobStorage, bytes: number): Promise<void> {
-  // A blob that is locked, or that is never put twice, cannot be freed.
+  // A blob that cannot be put twice cannot be freed.
   if (storage.isWriteOnce === true) return;
   try {
     const presentBytes = await reserveBytesOf(storage);
     if (presentBytes >= bytes / 2) return;
-    // Deleting a blob of such a bucket only hides it.
+    // In such a bucket, deleting a blob only hides it.
     if (storage.hasObjectLock && (await storage.isLockable?.()) !== false) return;
     await putReserve(storage, bytes, presentBytes);
   } catch (error) {
@@ -36,7 +36,7 @@ async function putReserve(
   bytes: number,
   presentBytes: number,
 ): Promise<void> {
-  // Random: some file systems store zeros and duplicates without blocks.
+  // Random, because some file systems store zeros and duplicates without blocks.
   const filler = randomBytes(bytes);
   const bytesMin = Math.max(RESERVE_BYTES_MIN, presentBytes + 1);
   for (let length = bytes; length >= bytesMin; length = Math.floor(length * NEXT_TRY_SHARE)) {
@@ -63,19 +63,19 @@ async function reserveBytesOf(storage: BlobStorage): Promise<number> {
 export type ReservedStorage = BlobStorage & {
   /**
    * Runs a task that frees room in the end. If the storage is full, the first put deletes the
-   * reserve and is retried. The reserve comes back after the task. Packs use at most half of it:
-   * rewriting packs must not take the room that index blobs need.
+   * reserve and is retried. The reserve is put again after the task. Packs use at most half of it:
+   * index blobs need the rest.
    */
   freeRoom<T>(task: () => Promise<T>): Promise<T>;
 };
 
-/** Backups never use the reserve, only what runs within {@link ReservedStorage.freeRoom}. */
+/** Only tasks in {@link ReservedStorage.freeRoom} use the reserve, never backups. */
 export function withReserve(inner: BlobStorage): ReservedStorage {
   return new FreeingStorage(inner);
 }
 
 class FreeingStorage extends ForwardingStorage implements ReservedStorage {
-  /** Tasks that free room, under way. */
+  /** Running tasks that free room. */
   #tasks = 0;
   #packBytesMax = Infinity;
   #found: Promise<number> | undefined;
@@ -116,7 +116,7 @@ class FreeingStorage extends ForwardingStorage implements ReservedStorage {
       const reserveBytes = await (this.#found ??= this.#find());
       if (isLarge()) throw withAdvice(error);
       await (this.#release ??= this.#delete(reserveBytes));
-      // Also without a reserve: another client may have released it a moment ago.
+      // Retry also without a reserve: another client may just have released it.
       try {
         await this.#put(id, data, options);
       } catch (again) {
@@ -125,7 +125,7 @@ class FreeingStorage extends ForwardingStorage implements ReservedStorage {
     }
   }
 
-  /** Packs of one run take half of the reserve at most, so that room is left for index blobs. */
+  /** Packs of one run use at most half of the reserve. Index blobs need the rest. */
   async #put(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void> {
     await super.putBlob(id, data, options);
     if (PACK.test(id) && this.#release) this.#packBytesMax -= totalLength(data);
@@ -142,7 +142,7 @@ class FreeingStorage extends ForwardingStorage implements ReservedStorage {
     try {
       await super.deleteBlob(RESERVE);
     } catch (error) {
-      // Being full is what matters to the caller.
+      // The caller needs the error of the full storage.
       if (error instanceof CodedError) return;
       throw error;
     }

@@ -14,10 +14,10 @@ import type {
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
- * How often to try depends on what went wrong; Kopia retries everything for about 10 minutes
- * (internal/retry). Busy services are waited for, some 5 minutes. Nobody there: half a minute, so
- * that a wrong name is told soon and a restart of the service is waited for. The rest: some 30 s,
- * then it is the caller's turn.
+ * Budgets by kind of failure. Kopia retries everything for about 10 minutes (internal/retry). A
+ * busy service gets some 5 minutes. An unreachable service gets half a minute: enough for a
+ * restart, and a wrong name is reported soon. Other failures get some 30 s; then the caller
+ * decides.
  */
 const BUDGETS = {
   busy: { attemptsMax: 16, delayMsMax: 30_000 },
@@ -36,8 +36,8 @@ export interface StorageRetryOptions {
 }
 
 /**
- * Tries again what the storage's own error mapping calls passing. Puts are atomic and overwrite, so
- * repeating is safe.
+ * Retries failures that the storage marks as temporary. Puts are atomic and overwrite, so a repeat
+ * is safe.
  */
 export function withRetries(inner: BlobStorage, options: StorageRetryOptions = {}): BlobStorage {
   return new RetryingStorage(inner, options);
@@ -73,7 +73,7 @@ class RetryingStorage extends ForwardingStorage {
         }),
       );
     } catch (error) {
-      // The answer of an earlier try was lost, and it was ours that is there now: compare.
+      // The answer to an earlier try may be lost, and its blob may exist. Compare the bytes.
       const isOurs = isLost && isCode(error, 'BLOB_EXISTS') && (await this.#holds(id, data));
       if (!isOurs) throw error;
     }
@@ -115,9 +115,9 @@ class RetryingStorage extends ForwardingStorage {
   }
 
   /**
-   * A listing is read whole before it is passed on: a failure in the middle starts it again, where
-   * the storage cannot ask again for a page alone. What it has asked for again itself is not tried
-   * here once more.
+   * Reads a listing whole before it yields. A failure in the middle restarts the listing, if the
+   * storage cannot retry a page alone. Failures that the storage has retried itself are not retried
+   * here.
    */
   async *#listWhole<T>(
     options: ListOptions,
@@ -148,7 +148,7 @@ class RetryingStorage extends ForwardingStorage {
   }
 }
 
-/** How often requests to a storage are tried. */
+/** Retry budgets of requests to a storage. */
 export function retryPolicy(options: StorageRetryOptions): Omit<RetryOptions, 'signal'> {
   const { firstDelayMs = FIRST_DELAY_MS, onRetry } = options;
   return {

@@ -15,7 +15,7 @@ import { ForwardingStorage } from './forwarding.ts';
 export interface ThrottleLimits {
   downloadBytesPerSecond?: number | undefined;
   uploadBytesPerSecond?: number | undefined;
-  /** Of every kind together; a page of a listing counts as one with the listing. */
+  /** For all kinds together. A page of a listing counts as a request. */
   requestsPerSecond?: number | undefined;
 }
 
@@ -26,7 +26,7 @@ export function withThrottle(inner: BlobStorage, limits: ThrottleLimits): BlobSt
     : inner;
 }
 
-/** Each request books its share of time; it starts when the earlier ones' time is used up. */
+/** Each request books its share of time, and starts after the earlier shares. */
 class RateGate {
   readonly #unitsPerSecond: number;
   #freeAtMs = 0;
@@ -59,7 +59,7 @@ class ThrottledStorage extends ForwardingStorage {
 
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
     await this.#requests?.pass(1, options.signal);
-    // Known beforehand for ranges; a whole blob is paid for by whoever comes next.
+    // Known beforehand for ranges. For a whole blob, later requests wait instead.
     if (options.lengthBytes !== undefined)
       await this.#down?.pass(options.lengthBytes, options.signal);
     const bytes = await super.getBlob(id, options);

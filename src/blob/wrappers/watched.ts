@@ -11,7 +11,7 @@ import type {
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
-/** Whether a storage is at work: for those who must tell a slow one from one that hangs. */
+/** Whether a storage is active: separates a slow storage from a hanging storage. */
 export interface StorageActivity {
   /** Requests under way, their retries included. */
   readonly pending: number;

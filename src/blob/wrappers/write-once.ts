@@ -12,27 +12,27 @@ import {
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
- * When maintenance is due: Kopia replaces this blob each time something was maintained
+ * The time of the next maintenance. Kopia replaces this blob after each maintenance
  * (repo/maintenance/maintenance_schedule.go).
  */
 const SCHEDULE = blobId('kopia.maintenance');
-/** `kopia.maintenance-00000001-3f9a0b12`: no program but ours looks for them. */
+/** `kopia.maintenance-00000001-3f9a0b12`: only Longshore uses these names. */
 const SCHEDULE_VERSION = /^kopia\.maintenance-(\d{8,})-[0-9a-f]{8}$/;
 const NUMBER_DIGITS = 8;
-/** The newest ones, for who is reading. Our choice. */
+/** The newest, for readers under way. Our choice. */
 const SCHEDULES_KEPT = 3;
 /**
- * What only a change of the password replaces, and has to: every program opens a repository by
- * these names. One is not begun here, but one that was killed is finished.
+ * Blobs that only a change of the password replaces: every program opens a repository by these
+ * names. Here a change is not started, but a killed change is finished.
  */
 const REPLACED = /^kopia\.(repository|blobcfg|longshore-password-change)/;
 
 /**
- * A repository's storage in which no blob is put twice, for buckets with object lock. A blob that
- * is there with the same bytes counts as put: its answer was lost. Another one's throws
- * `BLOB_EXISTS`. The maintenance schedule becomes a new blob each time, of which the newest counts,
- * unless another program has put its own after it. The end of a change of the password that was
- * begun before is the only thing that replaces blobs.
+ * A repository's storage in which no blob is put twice, for buckets with object lock. An existing
+ * blob with the same bytes counts as put, because its answer was lost. Other bytes throw
+ * `BLOB_EXISTS`. The maintenance schedule becomes a new blob each time. The newest counts, unless
+ * another program has put its own later. Only the end of an earlier change of the password replaces
+ * blobs.
  */
 export function writeOnce(inner: BlobStorage): BlobStorage {
   return new WriteOnceStorage(inner);
@@ -66,7 +66,7 @@ class WriteOnceStorage extends ForwardingStorage {
     }
   }
 
-  /** By the service where it can, else by a look before the put. */
+  /** Uses the service's condition, if supported, else a look before the put. */
   async #putExclusively(
     id: BlobId,
     data: readonly Uint8Array[],
@@ -86,7 +86,7 @@ class WriteOnceStorage extends ForwardingStorage {
       throw new CodedError('BLOB_EXISTS', `blob ${id} is in ${this.displayName} already`);
     }
     await super.putBlob(id, data, options);
-    // Only now it is known that the condition was refused, and not the put.
+    // Set only now: the success shows that the service refused the condition, not the put.
     this.#hasExclusivePuts = false;
   }
 
@@ -110,7 +110,7 @@ class WriteOnceStorage extends ForwardingStorage {
         await super.deleteBlob(old.id, options);
       } catch {
         options.signal?.throwIfAborted();
-        // Locked, or denied: it only takes room.
+        // Locked or denied. The old schedule only takes room.
         return;
       }
     }
@@ -124,7 +124,7 @@ class WriteOnceStorage extends ForwardingStorage {
       .sort((a, b) => numberOf(a) - numberOf(b) || (a.id < b.id ? -1 : 1));
   }
 
-  /** What Kopia or Velero have put after our last one counts. */
+  /** A schedule that Kopia or Velero put after our last schedule counts. */
   async #current(id: BlobId, options: SignalOptions): Promise<BlobId> {
     if (id !== SCHEDULE) return id;
     const newest = (await this.#schedules(options)).at(-1);

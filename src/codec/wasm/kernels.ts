@@ -43,7 +43,7 @@ const PAGE = 65_536;
 const TABLES_END = PAGE;
 const BUZHASH_AT = 1024;
 const SHA256_K_AT = 4096;
-/** Scratch of one thread: states, blocks, cut lists, and a window for copies. */
+/** Scratch of one thread: states, blocks, cut lists and a window for copies. */
 const SCRATCH_BYTES = 2 * PAGE;
 /**
  * Worker threads that may share one memory. Our choice: the main thread is busy before so many are.
