@@ -1,26 +1,26 @@
 import { CodedError } from '../base/index.ts';
 
-/** Bytes that can be read at any place: a raw volume of a snapshot, an image, or a part of one. */
+/** Bytes with random access: a raw volume of a snapshot, an image, or a part of one. */
 export interface Device {
   readonly sizeBytes: number;
   /**
-   * `lengthBytes` bytes from `offset` on, which nobody may write into: others may be given the
-   * same. Whoever calls has made sure that they are within the device ({@link readDevice}). Throws
-   * what the storage throws, and the reason of the signal.
+   * Returns `lengthBytes` bytes from `offset`. They may be shared, so callers must not write into
+   * them. The caller has checked that the range is within the device ({@link readDevice}). Throws
+   * errors of the storage, and the reason of the signal.
    */
   read(offset: number, lengthBytes: number, signal: AbortSignal): Promise<Uint8Array>;
 }
 
-/** What is stored on a device contradicts itself. `DEVICE_DAMAGED` */
+/** The data on the device is inconsistent: `DEVICE_DAMAGED`. */
 export const damaged = (what: string, options?: ErrorOptions): CodedError =>
   new CodedError('DEVICE_DAMAGED', `what is on the device is damaged: ${what}`, options);
 
-/** It is sound, as far as one can tell, and not read here. `DEVICE_NOT_READ` */
+/** The data seems valid, but is not supported: `DEVICE_NOT_READ`. */
 export const notRead = (what: string): CodedError => new CodedError('DEVICE_NOT_READ', what);
 
 /**
- * Reads a range that something on the device names. `what` is for the message. Throws
- * `DEVICE_DAMAGED` where it is beyond the end.
+ * Reads a range that the data on the device names. `what` is for messages. Throws `DEVICE_DAMAGED`
+ * if the range is beyond the end.
  */
 export function readDevice(
   device: Device,

@@ -1,53 +1,53 @@
 import type { Nanoseconds } from '../base/index.ts';
 
 /**
- * A name on a device. Whoever could write to the volume chose it: it may be any text, bytes that
- * are no UTF-8 replaced.
+ * A name on a device. Users of the volume chose it, so it may be any text. Bytes that are not UTF-8
+ * are replaced.
  */
 export interface DeviceEntry {
   /** The text of its bytes: see `textOfName`. */
   readonly name: string;
   /**
-   * `d`, `f`, `s` for a symbolic link; `p`, `c`, `b`, `S` for what has no bytes, `?` for what
-   * cannot be read.
+   * `d`, `f`, `s` for a symbolic link; `p`, `c`, `b`, `S` for objects without bytes, `?` if
+   * unreadable.
    */
   readonly type: string;
   readonly mode: number;
   readonly uid: number;
   readonly gid: number;
-  /** Of a directory 0. */
+  /** 0 for a directory. */
   readonly size: number;
   readonly mtimeNs: Nanoseconds;
-  /** Which one, where several in a directory have the same name. */
+  /** Distinguishes entries of the same name in a directory. */
   readonly id: string;
 }
 
 /**
- * A file or directory on a device. Reading throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the
- * device throws.
+ * A file or directory on a device. Reading throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` and errors of
+ * the device.
  */
 export interface DeviceFile {
   readonly entry: DeviceEntry;
-  /** What whoever reads it should know, a sentence each. */
+  /** Warnings for readers, one sentence each. */
   readonly notes: readonly string[];
-  /** What a directory has of this name. */
+  /** The directory's entry of this name. */
   find(
     wanted: { readonly name: string; readonly id?: string | undefined },
     signal: AbortSignal,
   ): Promise<DeviceFile | undefined>;
-  /** What is in a directory, some at a time, as it is stored. */
+  /** Entries of a directory in batches, in stored order. */
   list(signal: AbortSignal): AsyncIterable<readonly DeviceEntry[]>;
-  /** It and everything below, parents first. */
+  /** The file itself and everything below, parents first. */
   walk(signal: AbortSignal): AsyncIterable<WalkedFile>;
   /**
-   * Of a file, or what a symbolic link leads to. Nobody may write into them. None of what has no
-   * bytes.
+   * Bytes of a file, or target of a symbolic link. Callers must not write into them. Empty for
+   * other types.
    */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 
 export interface WalkedFile {
   readonly file: DeviceFile;
-  /** Below where the walk began; '' of that itself. */
+  /** Relative to the start of the walk; '' for the start itself. */
   readonly path: string;
 }

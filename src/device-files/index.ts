@@ -1,7 +1,7 @@
 /**
- * Files on a device: what is on it, its partitions, and the files of an ext2, ext3 or ext4 file
- * system, by reads at any place; no mount, no privilege. Knows nothing of repositories or of where
- * the device comes from, and writes nothing.
+ * Files on a device: its partitions, and the files of ext2, ext3 and ext4 file systems. Uses only
+ * random reads: no mount, no privilege, no writes. Knows nothing of repositories or of the device's
+ * origin.
  */
 export type { Device } from './device.ts';
 export type { DeviceEntry, DeviceFile } from './file-system.ts';

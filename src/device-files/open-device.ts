@@ -7,9 +7,9 @@ import { type Partition, partitionsOf } from './partitions.ts';
 import { readStart, recognized } from './signatures.ts';
 
 /**
- * The files on a device: those of the ext2, ext3 or ext4 file system on it, or a directory for each
- * partition. Throws `DEVICE_NOT_READ` with what else is on it, `DEVICE_DAMAGED`, and what the
- * device throws.
+ * Opens the files on a device: an ext2, ext3 or ext4 file system, or a directory for each
+ * partition. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the recognized content, and errors of
+ * the device.
  */
 export async function openDevice(
   device: Device,
@@ -17,7 +17,7 @@ export async function openDevice(
   name = '',
 ): Promise<DeviceFile> {
   const start = await readStart(device, signal);
-  // Rests of an older file system may be around: what Linux would mount is looked for first.
+  // Check ext4 first, as Linux would mount it: remains of an older file system may exist.
   if (isExt4(start)) return (await Ext4.open(device, signal)).root(name, signal);
   const known = recognized(start);
   if (known !== undefined)
@@ -37,7 +37,7 @@ export async function openDevice(
 
 const DIRECTORY_MODE = 0o755;
 const FILE_MODE = 0o644;
-/** Read at a time of a partition that is one file. */
+/** Bytes per read of a partition that is shown as one file. */
 const PIECE_BYTES = 1 << 20;
 
 const entryOf = (name: string, type: 'd' | 'f', size = 0): DeviceEntry => ({
@@ -51,7 +51,9 @@ const entryOf = (name: string, type: 'd' | 'f', size = 0): DeviceEntry => ({
   mode: type === 'd' ? DIRECTORY_MODE : FILE_MODE,
 });
 
-/** Partitions as directories; one whose files are not read is a file with its bytes. */
+/**
+ * Shows partitions as directories. A partition without readable files is one file with its bytes.
+ */
 class PartitionTable implements DeviceFile {
   readonly entry: DeviceEntry;
   readonly notes = [];
@@ -88,7 +90,7 @@ class PartitionTable implements DeviceFile {
   }
 
   async *bytes(): AsyncGenerator<Uint8Array, void, void> {
-    // A directory has none.
+    // A directory has no bytes.
   }
 
   async #open(partition: Partition, signal: AbortSignal): Promise<DeviceFile> {
@@ -105,7 +107,7 @@ class PartitionTable implements DeviceFile {
 
 const nameOf = ({ number }: Partition): string => `p${number}`;
 
-/** A partition has no partitions. */
+/** Rejects partitions inside a partition. */
 async function openPart(part: Device, signal: AbortSignal, name: string): Promise<DeviceFile> {
   const opened = await openDevice(part, signal, name);
   if (opened instanceof PartitionTable)
@@ -120,7 +122,7 @@ function wholeFile(name: string, device: Device, note: string): DeviceFile {
     notes: [note],
     find: () => Promise.resolve(undefined),
     list: async function* () {
-      // A file has no names in it.
+      // A file has no entries.
     },
     walk: async function* () {
       await Promise.resolve();
@@ -131,7 +133,6 @@ function wholeFile(name: string, device: Device, note: string): DeviceFile {
   return file;
 }
 
-/** All bytes of a device in order. */
 async function* deviceBytes(
   device: Device,
   signal: AbortSignal,

@@ -1,23 +1,22 @@
 import { damaged, type Device, isWithin } from './device.ts';
 import { asBuffer } from '../base/index.ts';
 
-/** A partition of a device. */
 export interface Partition {
-  /** From 1 on, as Linux counts. */
+  /** Counted from 1, as in Linux. */
   readonly number: number;
   readonly startBytes: number;
   readonly sizeBytes: number;
 }
 
-/** UEFI 2.10, chapter 5: both sizes of a sector are in use. */
+/** UEFI 2.10, chapter 5: both sector sizes are in use. */
 const SECTORS = [512, 4096] as const;
 const GPT_SIGNATURE = Buffer.from('EFI PART');
 const GPT_ENTRIES_MAX = 1024;
 const GPT_ENTRY_BYTES_MAX = 4096;
 
 /**
- * In the order of their numbers; undefined where there is no table. Throws `DEVICE_DAMAGED`, and
- * what the device throws.
+ * Sorted by number; undefined if there is no table. Throws `DEVICE_DAMAGED` and errors of the
+ * device.
  */
 export async function partitionsOf(
   device: Device,
@@ -59,13 +58,13 @@ async function gptPartitions(
 const TABLE = 446;
 const ENTRY_BYTES = 16;
 const EXTENDED = new Set([0x05, 0x0f, 0x85]);
-/** As many as Linux has of one device. */
+/** The limit of Linux for one device. */
 const LOGICAL_MAX = 251;
 const SECTOR_BYTES = 512;
 
 /**
- * A boot sector of a file system ends with the same two bytes: what looks like entries there is
- * none.
+ * A boot sector of a file system ends with the same two bytes. Its other bytes are not partition
+ * entries.
  */
 function isMbr(start: Buffer): boolean {
   if (start.length < 512 || start.readUInt16LE(510) !== 0xaa55) return false;
@@ -105,7 +104,7 @@ async function mbrPartitions(
     else add(partitions, device, index + 1, inBytes(entry.first, entry.sectors));
   }
   if (!extended) return partitions;
-  // Logical ones are a chain, each link with one partition and the place of the next link.
+  // Logical partitions form a chain. Each link has one partition and the position of the next link.
   let link = extended.first;
   for (let number = 5; number < 5 + LOGICAL_MAX; number++) {
     signal.throwIfAborted();
@@ -129,7 +128,7 @@ const inBytes = (first: number, sectors: number): [number, number] => [
   sectors * SECTOR_BYTES,
 ];
 
-/** Throws where it is not within the device. */
+/** Throws `DEVICE_DAMAGED` if the partition is not within the device. */
 function add(
   partitions: Partition[],
   device: Device,

@@ -2,8 +2,8 @@ import { asBuffer } from '../base/index.ts';
 import type { Device } from './device.ts';
 
 /**
- * What is not read here, by bytes at a place: from the on-disk formats of each, as util-linux
- * (libblkid 2.38) lists them.
+ * Unsupported contents, recognized by bytes at an offset. From the on-disk formats, as listed in
+ * util-linux (libblkid 2.38).
  */
 const SIGNATURES: readonly (readonly [string, number, string | readonly number[]])[] = [
   ['LUKS encryption', 0, 'LUKS\xba\xbe'],
@@ -36,19 +36,16 @@ const SIGNATURES: readonly (readonly [string, number, string | readonly number[]
   ['a disk of Oracle ASM', 32, 'ORCLDISK'],
   ['an image in the format qcow2', 0, 'QFI\xfb'],
 ];
-/** Uberblocks of ZFS fill the second half of a label; any may be the first that was written. */
+/** ZFS writes uberblocks into the second half of a label, starting at any of them. */
 const ZFS = { from: 0x2_0000, until: 0x4_0000, stepBytes: 1024, magic: 0x00ba_b10c } as const;
 const START_BYTES = 0x10_0000 + 512;
 
-/**
- * Of the start of a device as much as is needed to know what is on it. Throws what the device
- * throws.
- */
+/** The start of a device, long enough to recognize its contents. Throws errors of the device. */
 export async function readStart(device: Device, signal: AbortSignal): Promise<Buffer> {
   return asBuffer(await device.read(0, Math.min(START_BYTES, device.sizeBytes), signal));
 }
 
-/** What is on a device in words, where it is known; its files are not read here. */
+/** Name of an unsupported content of the device; undefined if not recognized. */
 export function recognized(start: Buffer): string | undefined {
   for (const [name, offset, magic] of SIGNATURES) {
     const bytes = typeof magic === 'string' ? Buffer.from(magic, 'latin1') : Buffer.from(magic);

@@ -8,7 +8,7 @@ const NOT_WINDOWS: LabelSelectorRequirement = {
   values: ['windows'],
 };
 
-/** The entry for a storage class, else the one for all. */
+/** The entry for a storage class, or the entry for all classes. */
 export function affinityFor(
   list: readonly LoadAffinity[],
   storageClass: string,
@@ -21,7 +21,8 @@ export function affinityFor(
 
 /**
  * Where a hosting pod may run: as configured, on no Windows node, and within the topology of the
- * volume, whose terms each get the conditions (Velero: pkg/util/kube/pod.go, ToSystemAffinity).
+ * volume. Each term of the topology gets all conditions (Velero: pkg/util/kube/pod.go,
+ * ToSystemAffinity).
  */
 export function hostingAffinity(
   configured: LoadAffinity | undefined,

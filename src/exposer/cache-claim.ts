@@ -13,7 +13,7 @@ import type { ExposerOptions } from './settings.ts';
 const GIB = 1n << 30n;
 export const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
 
-/** A CR that restores a snapshot, of so many bytes where that is known. */
+/** A CR that restores a snapshot. The size is in bytes, if known. */
 type Restore = KubeObject & { readonly spec: { readonly snapshotSize?: number | undefined } };
 
 export const cacheClaimRef = (
@@ -25,8 +25,8 @@ export const cacheClaimRef = (
 });
 
 /**
- * A volume for the mover's cache, where one is configured and the restore is large enough for it:
- * the name of its claim. `node`: where it will be used, as far as that is settled.
+ * Creates a claim for the mover's cache, if the settings want it and the restore is large enough.
+ * Returns its name. `node`: where the claim will be used, if known.
  */
 export async function createCacheClaim<T extends Restore>(
   { client, namespace, config: { cacheVolume } }: ExposerOptions,

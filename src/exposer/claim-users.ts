@@ -17,16 +17,16 @@ export interface ClaimRef {
 /** Names that a message has room for. */
 const NAMED_MAX = 3;
 /**
- * A list of pods is asked for anew when a watch has ended, and at least so often: a watch that
- * hangs tells nothing.
+ * Pods are listed again after each watch, and at least this often, because a hanging watch reports
+ * nothing.
  */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 1000;
 
 /**
- * Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be
- * taken any moment. Kubelets before Kubernetes 1.27 say of a pod that they evict, or whose time is
- * over, that it has failed while its containers still run.
+ * Whether a pod uses the claim as a volume and has not ended. A pod without a node may get one at
+ * any moment. Before Kubernetes 1.27, kubelets report evicted pods, and pods past their deadline,
+ * as failed while their containers still run.
  */
 export function usesClaim(pod: Pod, claim: string): boolean {
   const { metadata, spec, status } = pod;
@@ -35,13 +35,13 @@ export function usesClaim(pod: Pod, claim: string): boolean {
   return (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>
       persistentVolumeClaim?.claimName === claim ||
-      // The claim of such a volume is called after pod and volume.
+      // The claim of an ephemeral volume is named after pod and volume.
       (ephemeral !== undefined && `${metadata.name}-${name}` === claim),
   );
 }
 
 /**
- * Pods that use the claim, by name. Of the others nothing is kept: a namespace may have ten
+ * Names of the pods that use the claim. Other pods are not kept in memory: a namespace may have ten
  * thousand.
  */
 export function usersOfClaim(
@@ -54,7 +54,7 @@ export function usersOfClaim(
   );
 }
 
-/** `pod shop/db-0 uses PVC shop/data`. */
+/** For example: `pod shop/db-0 uses PVC shop/data`. */
 export function describeUsers({ namespace, name }: ClaimRef, users: readonly string[]): string {
   const named = namedFirst(users, NAMED_MAX, (user) => `${namespace}/${user}`);
   const isOne = users.length === 1;
@@ -64,18 +64,14 @@ export function describeUsers({ namespace, name }: ClaimRef, users: readonly str
 export interface FollowOptions {
   readonly signal: AbortSignal;
   readonly onUsers: (users: readonly string[]) => void;
-  /**
-   * Nothing is known for so long, in milliseconds, at most: then `onBlind` is told why, and it is
-   * not looked any more.
-   */
+  /** Longest time without an answer. Then `onBlind` gets the last error, and the watch ends. */
   readonly blindMsMax: number;
   readonly onBlind: (error: unknown) => void;
 }
 
 /**
- * Looks for pods that begin to use the claim, until the signal or until there are some, which
- * `onUsers` is told by name. An API server that does not answer is asked again and again. Never
- * rejects.
+ * Watches for pods that start to use the claim, until aborted or until `onUsers` was called with
+ * their names. Retries if the API server does not answer. Never rejects.
  */
 export async function followUsers(
   client: KubeClient,
@@ -98,13 +94,13 @@ export async function followUsers(
         onBlind(error);
         return;
       }
-      // Asked again below.
+      // Retried below.
     }
     await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
   }
 }
 
-/** Those that there are; else waits for the first one, or for the time to ask anew. */
+/** Returns the current users. If there are none, waits for the first user or for the next list. */
 async function lookOnce(
   client: KubeClient,
   claim: ClaimRef,
@@ -113,7 +109,7 @@ async function lookOnce(
 ): Promise<readonly string[]> {
   const { namespace, name } = claim;
   const askedMs = performance.now();
-  // What is newer than the first page comes by the watch, too.
+  // The watch starts at the version of this first page, so it also covers changes during the list.
   const { resourceVersion } = await client.listPage(PODS, { namespace, limit: 1, signal });
   const there = await usersOfClaim(client, claim, signal);
   onLooked(askedMs);

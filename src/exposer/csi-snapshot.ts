@@ -25,9 +25,9 @@ import { FROZEN_AT, SnapshotHandover } from './snapshot-handover.ts';
 import { isBlockClaim, step } from './steps.ts';
 import { removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
-/** Velero's node-agent of Windows nodes (pkg/nodeagent/node_agent.go). */
+/** Velero's node-agent for Windows nodes (pkg/nodeagent/node_agent.go). */
 const WINDOWS_AGENT = 'node-agent-windows';
-/** VMware's fast provisioning works only where the source volume is not attached. */
+/** VMware's fast provisioning works only on nodes without the source volume. */
 const VSPHERE_FAST = 'csi.vsphere.volume/fast-provisioning';
 
 interface ClaimParts {
@@ -37,9 +37,9 @@ interface ClaimParts {
 }
 
 /**
- * Makes a volume of a CSI snapshot, and a pod that has it: the source snapshot changes hands from
- * the application's namespace to ours, a PVC is made of it, and the hosting pod mounts that. Each
- * step looks at what is there, so that it may be run again after a crash at any point. Velero:
+ * Creates a volume from a CSI snapshot, and a pod that mounts it. The snapshot moves from the
+ * application's namespace to Velero's, a PVC is created from it, and the hosting pod mounts the
+ * PVC. Each step reuses existing objects, so it may be repeated after a crash at any point. Velero:
  * pkg/exposer/csi_snapshot.go.
  */
 export class CsiSnapshotExposer {
@@ -47,9 +47,9 @@ export class CsiSnapshotExposer {
   readonly #handover: SnapshotHandover;
   readonly #windows: WindowsNodes;
   /**
-   * Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which
-   * named them, are gone. They are noted on the CR too, for other agents; what this one sees of the
-   * CR may be older.
+   * Volumes that a failed clean-up may have left, by UID of the upload. Their claims are already
+   * deleted. The CR has the same list for other agents, but this agent's copy of the CR may be
+   * older.
    */
   readonly #left = new Map<string, Set<string>>();
 
@@ -60,9 +60,9 @@ export class CsiSnapshotExposer {
   }
 
   /**
-   * Who takes it in our place, in words; undefined where nobody does. On clusters with Windows
-   * nodes Velero's agent runs there beside us, and what we claimed and refused it could have backed
-   * up.
+   * The agent that should take the upload instead, in words; undefined if this agent should. On
+   * clusters with Windows nodes, Velero's agent serves those nodes. Longshore must not claim and
+   * refuse an upload that Velero's agent could do.
    */
   async waitsFor(upload: DataUpload): Promise<string | undefined> {
     if (!isBuiltInMover(upload.spec.datamover)) return undefined;
@@ -73,7 +73,7 @@ export class CsiSnapshotExposer {
     return isServed && `the DaemonSet ${WINDOWS_AGENT}, for volumes of Windows nodes`;
   }
 
-  /** Anything else that is wrong is told once it is claimed. */
+  /** Other errors are reported after the claim. */
   async #isOfWindows(upload: DataUpload): Promise<boolean> {
     try {
       await this.#source(upload);
@@ -84,7 +84,7 @@ export class CsiSnapshotExposer {
     }
   }
 
-  /** Returns once the pod is made. Throws errors whose message says what failed and on what. */
+  /** Returns once the pod is created. Errors name the failed step and object. */
   async expose(upload: DataUpload, context: ExposeContext): Promise<void> {
     const { client, namespace } = this.#options;
     const { name } = upload.metadata;
@@ -132,7 +132,7 @@ export class CsiSnapshotExposer {
     return { claim, volume };
   }
 
-  /** Where volumes of a late-binding class can be used is where the source can. */
+  /** Nodes that can use the volume. For a late-binding class, the same nodes as for the source. */
   async #topology(volume: PersistentVolume, storageClass: string): Promise<NodeSelectorTerm[]> {
     if (storageClass === '') throw new CodedError('INVALID_SPEC', 'it names no storage class');
     const { client } = this.#options;
@@ -208,12 +208,12 @@ export class CsiSnapshotExposer {
     await makeFor(client, PODS, pod, upload);
   }
 
-  /** Resolves when the volume is there for the pod. */
+  /** Resolves when the pod's volume is available. */
   async waitUsable(upload: DataUpload, context: ExposeContext): Promise<void> {
     await waitHostingClaim(this.#options.client, this.#claimOf(upload), 'backup', context);
   }
 
-  /** Makes the pod anew after one that died; what it mounted is still there. */
+  /** Recreates the pod after its mover died. Its volume still exists. */
   async startAgain(upload: DataUpload, context: ExposeContext): Promise<void> {
     await removeDeadPod(this.#options.client, this.#claimOf(upload), 'snapshot', context);
     await this.expose(upload, context);
@@ -229,18 +229,17 @@ export class CsiSnapshotExposer {
     return diagnose(client, { namespace, name: upload.metadata.name });
   }
 
-  /** The volumes that were made for the upload, while the claims that name them are there. */
+  /** The volumes created for the upload, while the claims that name them exist. */
   volumesOf(upload: DataUpload): Promise<string[]> {
     const { client, namespace } = this.#options;
     return volumesOf(client, upload, [{ namespace, name: upload.metadata.name }]);
   }
 
   /**
-   * Removes all that was made for the upload, with the storage's snapshot: the volume before the
-   * snapshot that it was made of, which drivers with dependent clones refuse to delete. True when
-   * it is gone; what fails is logged, and tried again by whoever calls again. `volumes`: noted
-   * before, in case their claim is gone by now. `isBare`: nothing was made for it, and only the
-   * snapshot that it was to take over goes.
+   * Deletes all objects of the upload, and the storage's snapshot. The volume goes first: some
+   * drivers refuse to delete a snapshot with dependent clones. True once everything is gone.
+   * Failures are logged, and the caller retries. `volumes`: recorded earlier, in case their claims
+   * are gone. `isBare`: no objects exist, so only the source snapshot is deleted.
    */
   async cleanUp(upload: DataUpload, volumes: readonly string[], isBare = false): Promise<boolean> {
     const { client, namespace, logger } = this.#options;

@@ -11,9 +11,8 @@ import {
 } from '../kube/index.ts';
 
 /**
- * What a volume waits for to be exposed, in one sentence: the first object on the way that is
- * stuck, and why, with what Kubernetes itself said of it. Never throws: a diagnosis that fails says
- * so.
+ * Explains in one sentence why an exposure is stuck: the first blocked object, with the message
+ * from Kubernetes. Never throws; a failed diagnosis says so.
  */
 export async function diagnose(
   client: KubeClient,
@@ -57,7 +56,7 @@ const claimText = (
 ): string =>
   `PVC ${metadata.namespace ?? ''}/${metadata.name} is ${status?.phase ?? 'Pending'}${reason === undefined ? '' : `: ${reason}`}`;
 
-/** A pod without a node keeps claims of late-binding classes waiting, not the other way round. */
+/** A pod without a node delays claims of late-binding classes, not the other way round. */
 const isWaitingForPod = (pod: Pod | undefined): boolean => pod?.spec.nodeName === undefined;
 
 async function podText(client: KubeClient, pod: Pod): Promise<string> {
@@ -79,7 +78,7 @@ async function podText(client: KubeClient, pod: Pod): Promise<string> {
   return `${what} is ${pod.status?.phase ?? 'Pending'} (${where})${because}`;
 }
 
-/** The last warning that some controller gave about an object. */
+/** The last warning of any controller about an object. */
 async function warningOf(
   client: KubeClient,
   { metadata }: { metadata: { namespace?: string; uid: string } },

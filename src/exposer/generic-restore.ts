@@ -33,24 +33,22 @@ import {
 
 const BIND_COMPLETED = 'pv.kubernetes.io/bind-completed';
 const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
-/**
- * On the DataDownload while its volume changes hands, so that an agent that comes back can go on.
- */
+/** On the DataDownload while its volume is handed over, so that a restarted agent can continue. */
 const RESTORED_VOLUME = 'longshore.io/restored-volume';
 const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
 /**
- * Annotation of a volume that is bound to its target and has no reclaim policy of its own yet: the
- * UID of the DataDownload. The admission policy lets the agent change no other volumes outside its
+ * On a volume that is bound to its target but does not have its own reclaim policy yet: the UID of
+ * the DataDownload. The admission policy lets the agent change no other volumes outside its
  * namespace (manifests/base/admission-policy.yaml).
  */
 const HANDED_OVER = 'longshore.io/handed-over';
-/** What VMware's driver reads off claims has this domain, its provisioner another. */
+/** Domain of the PVC annotations that VMware's driver reads. Its provisioner has another domain. */
 const VSPHERE_DOMAIN = 'csi.vsphere.volume';
 
 /**
- * Makes a volume like the one that a PVC waits for, and a pod that has it; afterwards the volume is
- * given to that PVC. Each step looks at what is there, so that it may be run again after a crash at
- * any point. Velero: pkg/exposer/generic_restore.go.
+ * Creates a volume for a waiting PVC, and a pod that mounts it. Afterwards the PVC gets the volume.
+ * Each step reuses existing objects, so it may be repeated after a crash at any point. Velero:
+ * pkg/exposer/generic_restore.go.
  */
 export class GenericRestoreExposer {
   readonly #options: ExposerOptions;
@@ -59,7 +57,7 @@ export class GenericRestoreExposer {
     this.#options = options;
   }
 
-  /** Returns once the pod and its claims are made. */
+  /** Returns once the pod and its claims are created. */
   async expose(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client, namespace } = this.#options;
     const { signal } = context;
@@ -100,7 +98,7 @@ export class GenericRestoreExposer {
     }
   }
 
-  /** The target PVC once it may be given a volume: late-binding classes first choose a node. */
+  /** The target PVC, once it may get a volume. Late-binding classes first choose a node. */
   async #waitConsumed(
     { spec: { targetVolume } }: DataDownload,
     signal: AbortSignal,
@@ -163,8 +161,8 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * Labels and annotations are written by users of the namespace and mean something to controllers,
-   * which would act on them in ours: only what the driver itself reads comes along.
+   * Copies only the annotations that the driver reads. Users of the namespace write labels and
+   * annotations, and controllers would act on them in Velero's namespace.
    */
   async #driverAnnotations({ metadata, spec }: PersistentVolumeClaim): Promise<object> {
     const name = spec.storageClassName ?? '';
@@ -177,7 +175,7 @@ export class GenericRestoreExposer {
     );
   }
 
-  /** Like the target, but for what would keep a provisioner from making its volume. */
+  /** Like the target, without fields that would stop a provisioner. */
   async #createClaim(
     download: DataDownload,
     target: PersistentVolumeClaim,
@@ -211,7 +209,7 @@ export class GenericRestoreExposer {
     await waitHostingClaim(this.#options.client, this.#claimOf(download), 'restore', context);
   }
 
-  /** Makes the pod anew after one that died; what it restored so far is still in the volume. */
+  /** Recreates the pod after its mover died. The volume keeps the data restored so far. */
   async startAgain(download: DataDownload, context: ExposeContext): Promise<void> {
     await removeDeadPod(this.#options.client, this.#claimOf(download), 'restore', context);
     await this.expose(download, context);
@@ -222,14 +220,14 @@ export class GenericRestoreExposer {
     return { ref, owner: download };
   }
 
-  /** Set once the volume has begun to change hands. */
+  /** True once the handover of the volume has begun. */
   isRebinding(download: DataDownload): boolean {
     return download.metadata.annotations?.[RESTORED_VOLUME] !== undefined;
   }
 
   /**
-   * Gives the restored volume to the target PVC. Throws with the step that failed; the volume is
-   * then the restore PVC's still, or is nobody's and goes with the clean-up.
+   * Gives the restored volume to the target PVC. Throws an error that names the failed step. Then
+   * the volume still belongs to the restore PVC, or belongs to no PVC and the clean-up deletes it.
    */
   async rebind(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client, namespace } = this.#options;
@@ -251,8 +249,8 @@ export class GenericRestoreExposer {
       await client.delete(PVCS, ref, { signal, uid });
       await waitGone(client, PVCS, { ...ref, uid }, wait);
     });
-    // The volume first: a claim that names a volume of another claim is looked at again only
-    // seconds later.
+    // Bind the volume first. If a claim names a volume of another claim, its controller retries
+    // only seconds later.
     await step('error to rebind the restored volume', () =>
       this.#bindVolume(download, target, volume),
     );
@@ -263,7 +261,7 @@ export class GenericRestoreExposer {
     await this.#release(volume, policy);
   }
 
-  /** The volume is the target's, with the policy that it is to have. */
+  /** Removes the mark from the target's volume and sets its final reclaim policy. */
   async #release(name: string, policy: string): Promise<void> {
     const { client, logger } = this.#options;
     const found = await client.find(PVS, { name });
@@ -278,8 +276,8 @@ export class GenericRestoreExposer {
       await client.patch(PVS, { name }, patch);
     } catch (error) {
       if (isCode(error, 'KUBE_NOT_FOUND')) return;
-      // An agent of an earlier version handed it over, and the admission policy knows no mark of
-      // it.
+      // An agent of an earlier version handed the volume over without the mark, so the admission
+      // policy refuses the change.
       if (isMarked || !isCode(error, 'KUBE_INVALID')) throw error;
       const text = `PersistentVolume ${name} keeps the reclaim policy Retain; set ${policy} if you want it`;
       logger.warn({ volume: name, error: messageOf(error) }, text);
@@ -287,8 +285,8 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on
-   * the way.
+   * Records the volume and its reclaim policy on the CR, because the claim that names the volume is
+   * deleted during the handover.
    */
   async #markVolume(
     download: DataDownload,
@@ -307,7 +305,8 @@ export class GenericRestoreExposer {
     const { spec } = await client.get(PVS, { name: volume });
     const policy = spec.persistentVolumeReclaimPolicy ?? 'Delete';
     try {
-      // Another agent may have noted it meanwhile, and set the policy to another one since.
+      // If another agent has recorded them meanwhile, the policy on the volume may have changed
+      // since.
       await client.patch(DATA_DOWNLOADS, ref, {
         metadata: {
           annotations: { [RESTORED_VOLUME]: volume, [RECLAIM_POLICY]: policy },
@@ -330,7 +329,7 @@ export class GenericRestoreExposer {
     });
   }
 
-  /** The labels are what the target's selector asks for. */
+  /** Adds the labels that the target's selector requires. */
   async #bindVolume(
     { metadata: { uid } }: DataDownload,
     target: PersistentVolumeClaim,
@@ -349,7 +348,8 @@ export class GenericRestoreExposer {
       PVS,
       { name },
       {
-        // Only as it was seen: taking a binding off again would lose the claim.
+        // Patch only the version just read. Otherwise a new binding could be removed, and the claim
+        // would be lost.
         metadata: {
           resourceVersion: now.metadata.resourceVersion,
           labels,
@@ -366,7 +366,7 @@ export class GenericRestoreExposer {
     return diagnose(client, { namespace, name }, [name, `${name}-cache`]);
   }
 
-  /** The volumes that were made for the download, while the claims that name them are there. */
+  /** The volumes created for the download, while the claims that name them exist. */
   volumesOf(download: DataDownload): Promise<string[]> {
     return volumesOf(this.#options.client, download, this.#claimsOf(download));
   }
@@ -377,8 +377,8 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * As of uploads; a volume that was on its way to the target when it failed goes too, the target
-   * stays.
+   * Deletes all objects of the download. A volume that was being handed over is deleted too; the
+   * target stays.
    */
   async cleanUp(
     download: DataDownload,
@@ -399,8 +399,7 @@ export class GenericRestoreExposer {
       }),
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
-    // One that is completed has its volume as it was to be: what its users set there since is
-    // theirs.
+    // After Completed the volume belongs to its users, and may have other settings.
     if (stray === undefined || download.status?.phase === 'Completed') return isClean;
     return (
       (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) })) && isClean
@@ -408,7 +407,7 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * A restored volume that no claim got: nobody knows about it any more, and it would cost money
+   * Deletes a restored volume without a claim. No other component knows it, and it would cost money
    * forever.
    */
   async #dropStray(download: DataDownload, name: string): Promise<void> {
@@ -418,7 +417,7 @@ export class GenericRestoreExposer {
     const { targetVolume } = download.spec;
     const targetRef = { namespace: targetVolume.namespace, name: targetVolume.pvc };
     if (isClaimOf(volume, targetRef)) {
-      // It is the target's: only the policy may be left to put back.
+      // The volume belongs to the target. Only its reclaim policy may have to be restored.
       const policy = download.metadata.annotations?.[RECLAIM_POLICY];
       if (policy !== undefined) await this.#release(name, policy);
       return;
@@ -439,8 +438,8 @@ const isClaimOf = (
 ): boolean => spec.claimRef?.namespace === namespace && spec.claimRef.name === name;
 
 /**
- * True once it is, which its phase alone does not tell: that may be from before. An error when it
- * is another's.
+ * True once the volume is bound to the claim. The phase alone may be out of date, so compare the
+ * UID. Throws if the volume belongs to another claim.
  */
 function boundTo(
   volume: PersistentVolume | undefined,

@@ -5,13 +5,13 @@ import type { ExposeContext } from './settings.ts';
 import { step } from './steps.ts';
 import { deletePod, waitBound } from './volumes.ts';
 
-/** The claim that a hosting pod mounts, made for the CR `owner`. */
+/** The claim that a hosting pod mounts, created for the CR `owner`. */
 export interface HostingClaim {
   readonly ref: ObjectRef;
   readonly owner: KubeObject;
 }
 
-/** Resolves when the volume is there for the pod. Throws what {@link waitBound} throws. */
+/** Resolves when the pod's volume is available. Throws the errors of {@link waitBound}. */
 export async function waitHostingClaim(
   client: KubeClient,
   { ref, owner }: HostingClaim,
@@ -24,8 +24,8 @@ export async function waitHostingClaim(
 }
 
 /**
- * Removes a pod that has died, so that it can be made anew on the claim of the same name. Throws
- * `EXPOSE_FAILED` where that is gone.
+ * Deletes a dead pod, so that it can be recreated with the claim of the same name. Throws
+ * `EXPOSE_FAILED` if the claim is gone.
  */
 export async function removeDeadPod(
   client: KubeClient,

@@ -20,7 +20,7 @@ import {
 } from '../kube/index.ts';
 import type { ExposeConfig, ExposerOptions } from './settings.ts';
 
-/** What hosting pods take over from the node-agent's own pods. */
+/** Parts of the node-agent's pod template that hosting pods inherit. */
 export interface Template {
   readonly container: Container;
   readonly spec: PodSpec;
@@ -29,15 +29,16 @@ export interface Template {
 }
 
 /**
- * Labels, annotations and tolerations that cloud add-ons want (Velero: pkg/util/third_party.go).
+ * Labels, annotations and tolerations required by cloud add-ons (Velero: pkg/util/third_party.go).
  */
 const INHERITED_LABEL = 'azure.workload.identity/use';
 const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
 const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
 const POD_GROUP = 'velero.io/exposer-pod-group';
 /**
- * Labels that ask service meshes and monitoring agents to add nothing to the pod. The admission
- * policy refuses their containers. `podLabels` and `podAnnotations` of the settings go first.
+ * Labels that tell service meshes and monitoring agents to inject nothing into the pod. The
+ * admission policy refuses their containers. `podLabels` and `podAnnotations` of the settings take
+ * precedence.
  */
 const UNINJECTED_LABELS = {
   'admission.datadoghq.com/enabled': 'false',
@@ -50,8 +51,8 @@ const UNINJECTED_ANNOTATIONS = {
   'linkerd.io/inject': 'disabled',
 };
 /**
- * On the pod template: the ServiceAccount of data movers, which need less than the agent. Velero's
- * manifests name none: there it is the agent's own.
+ * On the pod template: the ServiceAccount of data movers, which need fewer rights than the agent.
+ * Velero's manifests name none, so the agent's own is used there.
  */
 const SERVICE_ACCOUNT = 'longshore.io/data-mover-service-account';
 
@@ -83,9 +84,7 @@ export async function loadTemplate(
   }
 }
 
-/**
- * The volume of a hosting pod: that of a claim, or one that the node has mounted for another pod.
- */
+/** The volume of a hosting pod: a PVC's, or a directory that the node mounted for another pod. */
 export type HostedVolume =
   | { readonly claim: string; readonly readOnly?: boolean }
   | { readonly hostPath: string; readonly node: string; readonly readOnly: boolean };
@@ -94,40 +93,37 @@ export interface HostingPodRequest {
   readonly kind: HostedKind;
   readonly owner: KubeObject;
   readonly resource: Resource<KubeObject>;
-  /** `spec.datamover`; undefined where there is no such field. */
+  /** `spec.datamover`; undefined if the CR has no such field. */
   readonly dataMover?: string | undefined;
-  /** Of its repository, by name. */
+  /** Name of the repository's BackupStorageLocation. */
   readonly storageLocation: string;
   readonly volume: HostedVolume;
-  /**
-   * What the volume holds is compared and brought back: a data mover that does not know this
-   * refuses to start.
-   */
+  /** Restore in place. An older data mover, which lacks this flag, refuses to start. */
   readonly isInPlace?: boolean;
   readonly isBlock: boolean;
-  /** SELinux relabelling of a read-only volume is left out. */
+  /** Skip the SELinux relabelling of a read-only volume. */
   readonly spcNoRelabeling?: boolean;
   readonly operationTimeout: string;
   readonly affinity?: PodSpec['affinity'];
   readonly selectedNode?: string | undefined;
   readonly cacheClaim?: string | undefined;
-  /** RFC 3339: when the volume of a backup was taken, where it is one that stands still. */
+  /** Backups from a snapshot only: RFC 3339 time of the snapshot. */
   readonly frozenAt?: string | undefined;
-  /** Backups only: where the rules for excluded paths come from. */
+  /** Backups only: sources of the rules for excluded paths. */
   readonly excludedBy?: {
     readonly storageClass: string;
     readonly annotations?: string | undefined;
   };
-  /** As much as its volume may hold, or holds where that is known; 0 where nothing tells. */
+  /** Capacity of the volume, or the size of its data if known; 0 if both are unknown. */
   readonly volumeBytes: number;
 }
 
 const CACHE_PATH = '/cachedir';
-/** HOME in our image (Dockerfile). */
+/** HOME in Longshore's image (Dockerfile). */
 const IMAGE_HOME = '/scratch';
 /**
- * Where somebody else deletes the pod. With none, that of a node that is lost would be gone from
- * the API while its mover still runs. A mover that is told to stop leaves a checkpoint meanwhile.
+ * Grace period if another client deletes the pod. With 0, a pod on a lost node would vanish from
+ * the API while its mover still runs. A mover uses the time to leave a checkpoint.
  */
 const GRACE_SECONDS = 30;
 /** On hosting pods: {@link HostingPodRequest.volumeBytes}. */
@@ -142,31 +138,31 @@ const KINDS = {
   'pod-volume-restore': { command: 'pod-volume', moves: 'restore', group: 'pod-volume-exposer' },
 } as const;
 /**
- * What a hosting pod is for: its label, and the flag that names the CR to its mover, are called so.
+ * Purpose of a hosting pod. Also the name of its label, and of the flag that names the CR to the
+ * mover.
  */
 export type HostedKind = keyof typeof KINDS;
 
 /**
- * The CR that a hosting pod is for, by its label: Velero's, where Velero's data mover was asked
- * for. Velero's agent writes phases onto whatever CR its own label names, whoever the CR is meant
- * for, so that others get a label of ours.
+ * Name of the hosting pod's CR, from its label. Only CRs for Velero's data mover use Velero's
+ * label. Velero's agent writes phases to every CR named by that label, so other CRs use
+ * Longshore's.
  */
 export function hostedName(pod: Pod, kind: HostedKind): string | undefined {
   const { labels = {} } = pod.metadata;
   return labels[`velero.io/${kind}`] ?? labels[`longshore.io/${kind}`];
 }
 
-/** How large the volume is that a hosting pod mounts, in bytes; 0 where its pod does not say. */
+/** Size in bytes of the hosting pod's volume; 0 if its pod has no such annotation. */
 export function volumeBytesOf({ metadata }: Pod): number {
   const bytes = Number(metadata.annotations?.[VOLUME_BYTES] ?? 0);
   return bytes > 0 && Number.isFinite(bytes) ? bytes : 0;
 }
 
 /**
- * Root reads what no other user may, and gives files back to their owners; nothing else of root's
- * powers is needed: backups read whatever the mode (DAC_READ_SEARCH); restores write into
- * directories of others (DAC_OVERRIDE), give owners (CHOWN), modes and times (FOWNER), and keep
- * set-id bits (FSETID).
+ * Capabilities of root that data movers need. Backups read files of any mode (DAC_READ_SEARCH).
+ * Restores write into directories of others (DAC_OVERRIDE), set owners (CHOWN), modes and times
+ * (FOWNER), and keep set-id bits (FSETID).
  */
 const CAPABILITIES = {
   backup: ['DAC_READ_SEARCH'],
@@ -174,7 +170,7 @@ const CAPABILITIES = {
 } as const;
 
 /**
- * The pod that runs the data mover beside the volume (Velero: pkg/exposer/csi_snapshot.go,
+ * The pod that runs the data mover with the volume (Velero: pkg/exposer/csi_snapshot.go,
  * generic_restore.go).
  */
 export function hostingPod(
@@ -206,8 +202,8 @@ export function hostingPod(
       name: uid,
       mountPath: path,
       ...(volume.readOnly === true && { readOnly: true }),
-      // As Velero mounts it. Only mounts below the volume go when the node unmounts them: the
-      // volume itself is held until this pod ends.
+      // The same propagation as Velero. The node can unmount only mounts below the volume. The
+      // volume itself stays mounted until this pod ends.
       ...(isOfPod && { mountPropagation: 'HostToContainer' }),
     });
   }
@@ -254,7 +250,7 @@ export function hostingPod(
       ...(request.selectedNode !== undefined && {
         nodeSelector: { 'kubernetes.io/hostname': request.selectedNode },
       }),
-      // The pod whose volume it is runs there: no scheduler is asked.
+      // No scheduler is involved: the volume's pod runs on this node.
       ...(isOfPod
         ? { nodeName: volume.node }
         : { topologySpreadConstraints: [spreadOver(group)], affinity: request.affinity ?? {} }),
@@ -263,7 +259,7 @@ export function hostingPod(
       ...(config.priorityClassName !== undefined && {
         priorityClassName: config.priorityClassName,
       }),
-      // The agent runs there, with what it tolerates.
+      // The agent runs on this node, so its tolerations are sufficient.
       tolerations: isOfPod
         ? (spec.tolerations ?? [])
         : inheritedTolerations(spec.tolerations ?? []),
@@ -290,7 +286,7 @@ export function hostingPod(
           securityContext: {
             ...(isOfPod && { privileged: isPrivileged }),
             allowPrivilegeEscalation: isPrivileged,
-            // Another image may write where it likes.
+            // A different image may write to its root file system.
             ...(isOurImage && { readOnlyRootFilesystem: true }),
             capabilities: { drop: ['ALL'], add: [...CAPABILITIES[moves]] },
           },
@@ -317,8 +313,8 @@ function excludesOf(
 }
 
 /**
- * The image is on the node already, since the agent runs there. During a rolling update it may not
- * be: the template names the new image before the node's agent has it.
+ * The node usually has the image, because the agent runs there. During a rolling update it may not:
+ * the template names the new image before the node's agent uses it.
  */
 const imageOf = (
   container: Container,
@@ -329,8 +325,8 @@ const imageOf = (
 });
 
 /**
- * Where our image writes, which nothing else is mounted to: its temporary files, and its home with
- * the caches.
+ * Empty directories for Longshore's image, unless something else is mounted there: for temporary
+ * files, and for its home with the caches.
  */
 function scratchOf(env: readonly EnvVar[], mounts: readonly VolumeMount[]): VolumeMount[] {
   const valueOf = (key: string): string | undefined => env.find(({ name }) => name === key)?.value;
@@ -344,8 +340,8 @@ const isWithin = (path: string, { mountPath }: VolumeMount): boolean =>
   `${path}/`.startsWith(`${mountPath.replace(/\/+$/, '')}/`);
 
 /**
- * Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not
- * meet them.
+ * Only the agent uses directories of the node. A mover needs none, and a tenant's data must not
+ * reach them.
  */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
   const { volume, cacheClaim, owner } = request;
@@ -357,7 +353,7 @@ function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume
 }
 
 function sourceOf(volume: HostedVolume): Omit<Volume, 'name'> {
-  // A directory that is not there must not be made: it would be an empty volume.
+  // A missing directory must not be created: it would be an empty volume.
   if ('hostPath' in volume) return { hostPath: { path: volume.hostPath, type: 'Directory' } };
   const { claim, readOnly } = volume;
   return {

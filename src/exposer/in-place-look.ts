@@ -4,9 +4,8 @@ import { describeUsers, usersOfClaim } from './claim-users.ts';
 import { targetProblem, targetRef, unusable } from './in-place-target.ts';
 
 /**
- * What keeps the volume of a claim from being restored in place, so that it is said before a
- * DataDownload is made; undefined where nothing does. The agent looks again. Throws what the API
- * server says to whoever may not see it.
+ * Why the volume of a claim cannot be restored in place; undefined if it can. For early messages,
+ * before a DataDownload is created; the agent checks again. Throws errors of the API server.
  */
 export async function inPlaceHindrance(
   client: KubeClient,

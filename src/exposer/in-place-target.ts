@@ -8,9 +8,9 @@ import {
 import type { ClaimRef } from './claim-users.ts';
 
 /**
- * Drivers that forget a volume in the storage when any object of it is deleted whose policy is not
- * `Delete`: its PVC could not be mounted until they find it again, up to an hour later.
- * kubernetes-sigs/vsphere-csi-driver: pkg/syncer/metadatasyncer.go, csiPVDeleted.
+ * Drivers that unregister a volume when any PersistentVolume for it is deleted whose policy is not
+ * `Delete`. Its PVC could not be mounted until the driver finds the volume again, up to an hour
+ * later. kubernetes-sigs/vsphere-csi-driver: pkg/syncer/metadatasyncer.go, csiPVDeleted.
  */
 const FORGETFUL_DRIVERS = ['csi.vsphere.vmware.com'];
 
@@ -24,7 +24,7 @@ export const inUseMeanwhile = (who: string): string =>
 
 export const unusable = (text: string): CodedError => new CodedError('TARGET_UNUSABLE', text);
 
-/** What keeps a claim from being restored in place; undefined when nothing does. */
+/** Why a claim cannot be restored in place; undefined if it can. */
 export function claimProblem(
   download: DataDownload,
   claim: PersistentVolumeClaim | undefined,
@@ -41,7 +41,7 @@ export function claimProblem(
   return phase === 'Bound' ? undefined : `${shown} is ${phase}, and has no volume`;
 }
 
-/** The same of a claim with its volume. */
+/** Like {@link claimProblem}, and also checks the volume. */
 export function targetProblem(
   download: DataDownload,
   claim: PersistentVolumeClaim | undefined,
@@ -65,7 +65,7 @@ export function targetProblem(
   return sourceProblem(volume);
 }
 
-/** Volumes that every node finds by their object, or that say which nodes do. */
+/** Accepts volumes that every node finds by their object, or that name their nodes. */
 function sourceProblem({ metadata, spec }: PersistentVolume): string | undefined {
   const elsewhere = 'restore it with "longshore snapshot restore --in-place" where it is mounted';
   const { driver = '' } = (spec.csi ?? {}) as { driver?: string };

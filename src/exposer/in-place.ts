@@ -40,24 +40,24 @@ import { isBlockClaim, step } from './steps.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
 /**
- * Its object goes once the storage has detached it, which a pod that begins to use it puts off for
- * as long as it lives.
+ * Wait for the second object of a volume to vanish after the storage has detached it. A pod that
+ * uses the volume can delay that for as long as it runs.
  */
 const DETACH_MS = 20_000;
 
-/** A volume that is there, and the claim that has it. */
+/** An existing volume and its claim. */
 interface Target {
   readonly claim: PersistentVolumeClaim;
   readonly volume: PersistentVolume;
 }
 
 /**
- * Makes a volume that a PVC has already available to a data mover, beside that PVC: a second volume
- * object of the same volume in the storage, and a claim of Velero's namespace for it. The user's
- * own objects are only read, so that a crash at any point leaves them as they are. The second
- * object always says `Retain`, and never that a provisioner made it: whoever deletes it deletes no
- * data. Rejected: to take the volume away from its PVC meanwhile, as Velero's design does, which a
- * crash can leave without one.
+ * Makes the volume of an existing PVC available to a data mover, beside that PVC. Creates a second
+ * volume object for the same volume in the storage, and a claim for it in Velero's namespace. The
+ * user's objects are only read, so a crash at any point leaves them unchanged. The second object
+ * always has the policy `Retain` and no provisioner, so its deletion deletes no data. Rejected:
+ * take the volume away from its PVC meanwhile, as in Velero's design. A crash could leave the PVC
+ * without its volume.
  */
 export class InPlaceExposer {
   readonly #options: ExposerOptions;
@@ -67,8 +67,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * Returns once the pod and its claim are made. Throws `TARGET_IN_USE`, `TARGET_UNUSABLE`, and
-   * what the API server refuses.
+   * Returns once the pod and its claim are created. Throws `TARGET_IN_USE`, `TARGET_UNUSABLE` and
+   * errors of the API server.
    */
   async expose(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client } = this.#options;
@@ -103,8 +103,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * The PVC and its volume, where nothing speaks against it. `isTouched`: a data mover may have
-   * written to it. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`.
+   * The PVC and its volume, after all checks. `isTouched`: a data mover may have written to the
+   * volume. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`.
    */
   async #loadTarget(
     download: DataDownload,
@@ -124,11 +124,11 @@ export class InPlaceExposer {
       const text = `${who}: stop what uses it, and restore it again`;
       throw new CodedError('TARGET_IN_USE', isTouched ? inUseMeanwhile(who) : text);
     }
-    // Both are there: else there was a problem.
+    // Both exist: otherwise there was a problem.
     return { claim, volume } as Target;
   }
 
-  /** Throws `TARGET_IN_USE` while another restore in place has the same volume. */
+  /** Throws `TARGET_IN_USE` while another restore in place uses the same volume. */
   async #makeVolume(
     download: DataDownload,
     { volume }: Target,
@@ -142,7 +142,7 @@ export class InPlaceExposer {
       if (found.metadata.deletionTimestamp === undefined) {
         await this.#dropLeft(found, { timeoutMs: operationTimeoutMs, signal });
       }
-      // It goes once the storage has detached it.
+      // The object vanishes once the storage has detached the volume.
       const { uid } = found.metadata;
       await step('the storage has not detached the volume since an earlier restore in place', () =>
         waitGone(client, PVS, { name, uid }, { timeoutMs: operationTimeoutMs, signal }),
@@ -155,8 +155,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * One whose restore is over and forgot it, as where its CR was deleted with its finalizer. Throws
-   * `TARGET_IN_USE` for any other.
+   * Deletes the second object of an earlier restore that left it behind, for example a CR deleted
+   * together with its finalizer. Throws `TARGET_IN_USE` if that restore is still running.
    */
   async #dropLeft(
     { metadata: { name, annotations = {} } }: PersistentVolume,
@@ -173,7 +173,8 @@ export class InPlaceExposer {
     const left = { metadata: { namespace, name: owner, uid } } as DataDownload;
     const pod = await client.find(PODS, this.#podRef(left));
     if (pod && isMadeFor(pod, left)) {
-      // Not by force, as in clean-ups: its data mover would be a second one that writes.
+      // No forced deletion as in clean-ups: the old data mover might still write beside the new
+      // one.
       const ref = { ...this.#podRef(left), uid: pod.metadata.uid };
       await client.delete(PODS, ref, { uid: ref.uid, gracePeriodSeconds: 1 });
       await step('the data mover of an earlier restore in place has not ended', () =>
@@ -194,7 +195,7 @@ export class InPlaceExposer {
       spec: {
         ...(accessModes && { accessModes }),
         ...(volumeMode !== undefined && { volumeMode }),
-        // Of no class: nobody provisions, resizes or counts it.
+        // Without a storage class nothing provisions, resizes or counts the claim.
         storageClassName: '',
         volumeName: volumeNameFor(volume),
         resources: { requests: { storage: capacity?.storage ?? '1' } },
@@ -239,7 +240,7 @@ export class InPlaceExposer {
     await waitHostingClaim(this.#options.client, claim, 'restore', context);
   }
 
-  /** Makes the pod anew after one that died; what that one wrote is compared like the rest. */
+  /** Recreates the pod after its mover died. Data already written is compared like the rest. */
   async startAgain(download: DataDownload, context: ExposeContext): Promise<void> {
     await deletePod(this.#options.client, this.#podRef(download), download, {
       signal: context.signal,
@@ -248,8 +249,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * Why the volume must not be written any more; undefined while nothing speaks against it.
-   * `isMoving`: its data mover looks for pods.
+   * Why the volume must not be written any more; undefined if no reason is known. `isMoving`: the
+   * data mover itself checks for pods that use the volume.
    */
   async lostReason(
     download: DataDownload,
@@ -264,7 +265,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * Whether the claim is there, and still has the volume that is written; undefined when it has.
+   * Why the claim is not usable: missing, or with another volume. Undefined if the claim still has
+   * the volume.
    */
   async targetProblem(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
     const { client } = this.#options;
@@ -285,16 +287,13 @@ export class InPlaceExposer {
     return diagnose(this.#options.client, this.#podRef(download), claims);
   }
 
-  /**
-   * Volumes that were made for it, and go with it: of its cache, never the one that is restored.
-   */
+  /** Volumes to delete with the CR: the cache's only, never the restored one. */
   volumesOf(download: DataDownload): Promise<string[]> {
     return volumesOf(this.#options.client, download, [this.#cacheRef(download)]);
   }
 
   /**
-   * Takes away all that was made for it, and nothing else: true when nothing is left, or only waits
-   * for the storage.
+   * Deletes only objects created for the CR. True once they are gone, or only wait for the storage.
    */
   async cleanUp(
     download: DataDownload,
@@ -318,13 +317,13 @@ export class InPlaceExposer {
     const ref = this.#claimRef(download);
     const labelSelector = `${OWNER_LABEL}=${download.metadata.uid}`;
     const volumes = await client.list(PVS, { labelSelector });
-    // Anybody may put a label on an object.
+    // Users may put the label on any object.
     const own = volumes.filter(
       (volume) =>
         isMadeFor(volume, download) && volume.metadata.name.startsWith(SECOND_VOLUME_PREFIX),
     );
     for (const { metadata, spec } of own) {
-      // Whatever became of it: nothing may delete the data when its claim goes.
+      // Before the claim is deleted, ensure that the policy does not delete the data.
       if (spec.persistentVolumeReclaimPolicy === 'Retain') continue;
       const patch = { spec: { persistentVolumeReclaimPolicy: 'Retain' } };
       await client.patch(PVS, { name: metadata.name }, patch).catch(unlessGone);
@@ -340,7 +339,7 @@ export class InPlaceExposer {
       await client.delete(PVS, { name }, { uid }).catch(unlessGone);
       await waitGone(client, PVS, { name, uid }, { timeoutMs: DETACH_MS }).catch(
         (error: unknown) => {
-          // It goes by itself, and names a volume that nobody deletes with it.
+          // The object vanishes later by itself, and its volume's data stays.
           if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
         },
       );
@@ -356,8 +355,8 @@ export class InPlaceExposer {
   }
 
   /**
-   * Not as other restores call theirs: an agent of an earlier version would delete that with its
-   * volume.
+   * Not the name of other restores' claims: an agent of an earlier version would delete that claim
+   * together with its volume.
    */
   #claimRef({ metadata }: DataDownload): ClaimRef {
     return { namespace: this.#options.namespace, name: `${metadata.name}-in-place` };

@@ -1,6 +1,6 @@
 /**
- * Turns a snapshot, or a PVC that waits for its data, into a volume that a hosting pod has mounted,
- * and cleans up afterwards. Knows nothing of the phases of the CRs.
+ * Exposes a snapshot, or a PVC that waits for its data, as a volume in a hosting pod, and cleans up
+ * afterwards. Knows nothing of the phases of the CRs.
  */
 export type { ExcludeConfig, ExposeConfig, ExposeContext, ExposerOptions } from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';

@@ -13,7 +13,7 @@ const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
 const PAGE = 500;
 
 /**
- * Refuses volumes of Windows: the node that has the volume says it, else its file system
+ * Throws for a Windows volume. The volume's node decides. Without a node, its file system decides
  * (Velero: pkg/util/kube/pvc_pv.go, GetPVCAttachingNodeOS).
  */
 export async function assertLinuxVolume(
@@ -23,7 +23,7 @@ export async function assertLinuxVolume(
   windows: Pick<WindowsNodes, 'arePresent'>,
 ): Promise<void> {
   if (claim.spec.volumeMode === 'Block') return;
-  // Without Windows nodes, as most clusters are, nothing has to be looked through.
+  // Most clusters have no Windows nodes. Then skip the search for the volume's node.
   if (!(await windows.arePresent()) && !(await isNtfs(client, claim))) return;
   const { value: attached } = await attachedNodes(client, volume).next();
   const node = attached ?? claim.metadata.annotations?.[SELECTED_NODE];
@@ -36,8 +36,8 @@ export async function assertLinuxVolume(
 }
 
 /**
- * The nodes that a volume is attached to. One page after the other: large clusters have tens of
- * thousands of attachments.
+ * The nodes that a volume is attached to. Reads page by page: large clusters have tens of thousands
+ * of attachments.
  */
 export async function* attachedNodes(
   client: KubeClient,
@@ -67,12 +67,12 @@ async function isNtfs(client: KubeClient, { spec }: PersistentVolumeClaim): Prom
   return found?.parameters?.['csi.storage.k8s.io/fstype']?.toLowerCase() === 'ntfs';
 }
 
-/** Nodes do not change their system; new ones may come. Our choice. */
+/** Nodes keep their operating system, but new nodes may come. Our choice. */
 const KNOWN_FOR_NS = 5n * MINUTE_NS;
 
 /**
- * Whether the cluster has Windows nodes at all: asked for once in minutes, whatever the number of
- * uploads.
+ * Whether the cluster has Windows nodes. Asks the API server once in some minutes, for any number
+ * of uploads.
  */
 export class WindowsNodes {
   readonly #client: KubeClient;

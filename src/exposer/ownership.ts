@@ -7,20 +7,17 @@ import {
   type Resource,
 } from '../kube/index.ts';
 
-/**
- * On what cannot have an owner reference: the UID of the DataUpload or DataDownload that it was
- * made for.
- */
+/** On objects that cannot have an owner reference: the UID of their DataUpload or DataDownload. */
 export const OWNER_UID = 'longshore.io/owner-uid';
 
-/** Names tell nothing: everybody may make an object that is called like a CR. */
+/** A name proves nothing: any user may create an object with a CR's name. */
 export const isMadeFor = ({ metadata }: KubeObject, { metadata: { uid } }: KubeObject): boolean =>
   metadata.annotations?.[OWNER_UID] === uid ||
   metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
 
 /**
- * The object, when it was made for the CR; undefined stays undefined. Throws `FOREIGN_OBJECT` for
- * somebody else's.
+ * Returns the object if it was created for the CR; undefined stays undefined. Throws
+ * `FOREIGN_OBJECT` otherwise.
  */
 export function assertMadeFor<T extends KubeObject>(
   resource: Resource<T>,

@@ -3,8 +3,8 @@ import { isPodOver, type Node, type Pod } from '../kube/index.ts';
 const IMAGE_REASONS = ['ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName'];
 
 /**
- * Why a hosting pod that has not run its data mover never will; undefined while there is hope.
- * Unschedulable pods may still find a node (Velero: pkg/util/kube/pod.go, IsPodUnrecoverable).
+ * Why a hosting pod will never run its data mover; undefined if it still may. Unschedulable pods
+ * may still find a node (Velero: pkg/util/kube/pod.go, IsPodUnrecoverable).
  */
 export function unrecoverable(pod: Pod): string | undefined {
   const { phase, message, reason } = pod.status ?? {};
@@ -22,14 +22,13 @@ export function unrecoverable(pod: Pod): string | undefined {
 }
 
 /**
- * Ends that the container brought about itself; others, such as `ContainerStatusUnknown` and
- * `StartError`, befell it.
+ * Reasons of a container that ended by itself. Other reasons, such as `ContainerStatusUnknown` and
+ * `StartError`, come from outside.
  */
 const OWN_REASONS = ['', 'Completed', 'Error'];
 
 /**
- * What the mover said when it ended; what the kubelet says of a container that it lost is no word
- * of its own.
+ * The mover's own termination message. Messages of the kubelet about a lost container do not count.
  */
 export function terminationOf(pod: Pod): string | undefined {
   for (const { state } of pod.status?.containerStatuses ?? []) {
@@ -39,9 +38,7 @@ export function terminationOf(pod: Pod): string | undefined {
   return undefined;
 }
 
-/**
- * How the container ended, where the mover itself could not say it: out of memory, evicted, killed.
- */
+/** How the container ended if the mover reported nothing: out of memory, evicted, killed. */
 export function deathOf(pod: Pod): string {
   const { reason, message } = pod.status ?? {};
   const terminated = pod.status?.containerStatuses?.[0]?.state?.terminated;
@@ -57,14 +54,14 @@ export function deathOf(pod: Pod): string {
 }
 
 /**
- * The kubelet's reasons where a node is short of something: OutOfpods, OutOfcpu, OutOfmemory,
- * OutOfephemeral-storage.
+ * The kubelet's reasons for refusing a pod. `OutOf` names the missing resource: pods, cpu, memory
+ * or ephemeral-storage.
  */
 const NO_ROOM = /^(OutOf[a-z]|Evicted$|UnexpectedAdmissionError$|NodeShutdown$|Terminated$)/;
 
 /**
- * Why the kubelet did not let the pod in; undefined where it did. Nothing of it has ever run, and
- * the node may have room for another one later.
+ * Why the kubelet refused the pod; undefined if it did not. No container has run, and the node may
+ * have room for another pod later.
  */
 export function refusalOf({ status }: Pod): string | undefined {
   const { phase, reason = '', message = '', containerStatuses = [] } = status ?? {};
@@ -73,16 +70,15 @@ export function refusalOf({ status }: Pod): string | undefined {
   return [reason, message].filter((text) => text !== '').join(': ');
 }
 
-/** Whether no process of the pod runs any more, by its node's own word. */
+/** Whether all processes of the pod have ended, according to its node. */
 export function hasEnded({ status }: Pod): boolean {
   const containers = status?.containerStatuses ?? [];
-  // Kubelets before Kubernetes 1.27 say that a pod which they evict has failed while its process
-  // still runs.
+  // Before Kubernetes 1.27, kubelets report an evicted pod as failed while its process still runs.
   if (containers.some(({ state }) => state?.running !== undefined)) return false;
   if (isPodOver(status?.phase)) return true;
   return containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
 }
 
-/** A node of which somebody has made sure that nothing runs there any more. */
+/** An administrator confirmed by the taint that nothing runs on the node. */
 export const isOutOfService = ({ spec }: Node): boolean =>
   spec?.taints?.some(({ key }) => key === 'node.kubernetes.io/out-of-service') === true;

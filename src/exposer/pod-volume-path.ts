@@ -11,20 +11,20 @@ import {
 
 /**
  * The directory of a pod's volume below the kubelet's directory of that pod (kubernetes:
- * pkg/volume/<plugin>, pkg/volume/util, `EscapeQualifiedName`). Named exactly, not searched for:
- * nobody but the mover needs a directory of the node then.
+ * pkg/volume/<plugin>, pkg/volume/util, `EscapeQualifiedName`). The path is computed, not searched.
+ * So only the mover needs a directory of the node.
  */
 export interface PodVolumePath {
-  /** Such as `volumes/kubernetes.io~csi/pvc-1/mount`. */
+  /** For example `volumes/kubernetes.io~csi/pvc-1/mount`. */
   readonly path: string;
-  /** What the volume may hold, as its claim says; 0 where nothing tells. */
+  /** Capacity that the claim requests; undefined if unknown. */
   readonly capacity: string | undefined;
   readonly claim?: PersistentVolumeClaim;
 }
 
 /**
- * Sources of volumes by their key in a pod's or PersistentVolume's spec, and the directory that the
- * kubelet has them in.
+ * The kubelet's directory for each source of a volume. Keys are fields in the spec of a pod or
+ * PersistentVolume.
  */
 const PLUGINS: Readonly<Record<string, string>> = {
   awsElasticBlockStore: 'kubernetes.io~aws-ebs',
@@ -48,7 +48,7 @@ const PLUGINS: Readonly<Record<string, string>> = {
   storageos: 'kubernetes.io~storageos',
   vsphereVolume: 'kubernetes.io~vsphere-volume',
 };
-/** What holds no data of its own, or is not the kubelet's. */
+/** Sources that hold no data of their own, or do not belong to the kubelet. */
 const REFUSED: Readonly<Record<string, string>> = {
   configMap: 'a ConfigMap',
   downwardAPI: 'a downward API volume',
@@ -57,15 +57,12 @@ const REFUSED: Readonly<Record<string, string>> = {
   projected: 'a projected volume',
   secret: 'a Secret',
 };
-/**
- * Annotations that name the driver of a volume which a CSI driver serves in the place of a built-in
- * plugin.
- */
+/** Annotation of a volume of a built-in plugin that a CSI driver now serves. Names the driver. */
 const MIGRATED_TO = 'pv.kubernetes.io/migrated-to';
 
 /**
- * Where the kubelet has a volume of the pod mounted. Throws `EXPOSE_FAILED`, saying why it cannot
- * be read.
+ * Where the kubelet mounts a volume of the pod. Throws `EXPOSE_FAILED` with the reason why the
+ * volume cannot be read.
  */
 export async function findPodVolume(
   client: KubeClient,

@@ -28,31 +28,30 @@ import { isWaitOver, WAIT_CONTAINER, waitStatusOf } from './wait-container.ts';
 type PodVolume = PodVolumeBackup | PodVolumeRestore;
 
 /**
- * The volume of Velero's DaemonSet that says where the kubelet keeps its pods
- * (pkg/nodeagent/node_agent.go).
+ * Volume of Velero's DaemonSet with the kubelet's directory of pods (pkg/nodeagent/node_agent.go).
  */
 const HOST_PODS = 'host-pods';
 /**
- * On the pod template, in its place: a volume would ask for rights that the agents' own pods do not
- * need (OpenShift refuses them).
+ * Replaces that volume by an annotation on the pod template. The volume would require rights that
+ * the agents' own pods do not need (OpenShift refuses them).
  */
 const HOST_PODS_ANNOTATION = 'longshore.io/host-pods';
 /**
- * When it is looked whether the kubelet finds the directory: most pods run at the first look, and a
- * thousand agents look. It has to say twice that there is none: a node that was started again
- * mounts volumes one after the other. Our choice.
+ * Pauses before each look whether the kubelet finds the directory. Most pods run at the first look,
+ * and a thousand agents look. The kubelet must report the missing directory twice, because a
+ * restarted node mounts volumes one by one. Our choice.
  */
 const LOOKS_MS = [1000, 2000, 4000, 8000, 8000];
-/** Between two looks at a pod whose volumes are not mounted yet. Our choice. */
+/** First and longest pause between looks at a pod whose volumes are not mounted yet. Our choice. */
 const MOUNTED_MS = 1000;
 const MOUNTED_MS_MAX = 10_000;
 /**
- * As the kubelet says it of a hostPath that is no directory, or not there; what it says of other
- * volumes may pass.
+ * The kubelet's message for a hostPath that is missing or not a directory. Its other mount errors
+ * may pass.
  */
 const NO_DIRECTORY = /hostPath type check failed/;
 
-/** What a restore waits for, or why it will never be done. */
+/** Whether a restore may start, must wait, or can never succeed. */
 export type RestoreTarget =
   | { readonly is: 'ready'; readonly node: string }
   | { readonly is: 'waiting'; readonly for: string }
@@ -74,9 +73,9 @@ export const RESTORE_KIND: PodVolumeKind<PodVolumeRestore> = {
 };
 
 /**
- * Gives a hosting pod the directory of the node that another pod has its volume in, and no other
- * one. Each step looks at what is there, so that it may be run again after a crash at any point.
- * Velero: pkg/exposer/pod_volume.go.
+ * Mounts the node directory of another pod's volume into a hosting pod, and no other directory.
+ * Each step reuses existing objects, so it may be repeated after a crash at any point. Velero:
+ * pkg/exposer/pod_volume.go.
  */
 export class PodVolumeExposer<V extends PodVolume> {
   readonly #options: ExposerOptions;
@@ -88,8 +87,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * Returns once the pod is made, and its node does not refuse the directory. `node`: this agent's.
-   * Throws errors whose message says what failed and on what.
+   * Returns once the pod is created and its node does not refuse the directory. `node` is this
+   * agent's node. Errors name the failed step and object.
    */
   async expose(movement: V, node: string, context: ExposeContext): Promise<void> {
     const { client, namespace, daemonSet } = this.#options;
@@ -106,7 +105,7 @@ export class PodVolumeExposer<V extends PodVolume> {
       };
       await assertDirectoryFound(client, pod, isMounted, signal).catch((error: unknown) => {
         if (isCode(error, 'EXPOSE_FAILED')) throw error;
-        // Whoever looks at the pod next finds out.
+        // A later look at the pod finds the problem.
         if (!signal.aborted)
           this.#options.logger.debug({ daemonSet }, 'the pod could not be watched');
       });
@@ -164,9 +163,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * The pod whose volume it is, where the CR says that it is, once its volumes are mounted: after
-   * its node was started again that takes until the storage's driver is back. Another pod of its
-   * name has other data.
+   * The pod of the volume, as named by the CR, once its volumes are mounted. After a restart of the
+   * node this waits for the storage's driver. A new pod of the same name has other data.
    */
   async #clientPod(movement: V, node: string, signal: AbortSignal): Promise<Pod> {
     const startMs = performance.now();
@@ -184,8 +182,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * Why its node may not have all volumes of the pod mounted, in words: they are before any of its
-   * containers runs.
+   * Why some volumes of the pod may not be mounted yet, in words. The kubelet mounts all of them
+   * before it starts a container.
    */
   #unmounted(movement: V, pod: Pod, node: string): string | undefined {
     const { namespace = '', name } = pod.metadata;
@@ -197,8 +195,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * The pod whose volume it is; else why it can be served no more, in words. `isMoving`: what is
-   * read may be read to the end while the pod is ending.
+   * The pod of the volume, or the reason why the volume cannot be moved, in words. `isMoving`: a
+   * backup may read to the end while the pod terminates.
    */
   async lookAtPod(
     { spec }: V,
@@ -227,9 +225,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * What the pod of a restore does. That it has gone on means that all its volumes are restored:
-   * what it waits by ends well for no other reason, and the mover of each of them has done its last
-   * act then.
+   * Whether the pod of a restore still waits. If its init container has succeeded, all its volumes
+   * are restored, and each mover has done its last step.
    */
   async waitingPod({ spec }: V, signal: AbortSignal): Promise<'waits' | 'has gone on' | 'is over'> {
     const { namespace = '', name = '', uid } = spec.pod;
@@ -253,7 +250,7 @@ export class PodVolumeExposer<V extends PodVolume> {
     return diagnose(client, { namespace, name }, []);
   }
 
-  /** Of the cache's claim. */
+  /** Volumes of the cache's claim. */
   volumesOf(movement: V): Promise<string[]> {
     if (this.#kind.kind === 'pod-volume-backup') return Promise.resolve([]);
     const { client, namespace } = this.#options;
@@ -261,8 +258,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * Removes all that was made for it. True when it is gone; what fails is logged, and tried again
-   * by whoever calls again.
+   * Deletes all objects created for the CR. True once they are gone. Failures are logged, and the
+   * caller retries.
    */
   cleanUp(movement: V, volumes: readonly string[], isBare = false): Promise<boolean> {
     if (isBare) return Promise.resolve(true);
@@ -282,7 +279,7 @@ export class PodVolumeExposer<V extends PodVolume> {
 }
 
 /**
- * Whether a restore may begin, by the pod that waits for it (Velero:
+ * Whether a restore may start, according to its waiting pod (Velero:
  * pkg/controller/pod_volume_restore_controller.go).
  */
 export function restoreTargetOf(
@@ -319,7 +316,7 @@ export function restoreTargetOf(
   return { is: 'ready', node };
 }
 
-/** Where the kubelet keeps its pods on the node. Throws `FS_BACKUP_DISABLED`. */
+/** The kubelet's directory of pods on the node. Throws `FS_BACKUP_DISABLED`. */
 function hostPodsOf({ spec, annotations }: Template, daemonSet: string): string {
   const volume = spec.volumes?.find(({ name }) => name === HOST_PODS);
   const named = (volume?.hostPath as { path?: string } | undefined)?.path;
@@ -342,12 +339,12 @@ async function assertLinux(client: KubeClient, node: string, signal: AbortSignal
 }
 
 /**
- * What a container waits for before its pod's volumes are mounted; all that it may wait for later
- * comes after that.
+ * Waiting reasons of a container before its pod's volumes are mounted. All other reasons come
+ * later.
  */
 const BEFORE_MOUNT = ['ContainerCreating', 'PodInitializing'];
 
-/** Where nothing is known of its containers, its phase counts. */
+/** If no container status is known, the phase decides. */
 function mayBeUnmounted({ status }: Pod): boolean {
   const containers = [
     ...(status?.initContainerStatuses ?? []),
@@ -360,9 +357,9 @@ function mayBeUnmounted({ status }: Pod): boolean {
 }
 
 /**
- * Waits until the pod runs, or some seconds. Throws `EXPOSE_FAILED` where its node says that there
- * is no such directory, though the volume is mounted. Where it is not, whoever looks at the pod
- * later finds out.
+ * Waits until the pod runs, or some seconds. Throws `EXPOSE_FAILED` if the node reports a missing
+ * directory although the volume is mounted. If the volume is not mounted, a later look at the pod
+ * finds that.
  */
 async function assertDirectoryFound(
   client: KubeClient,
@@ -390,7 +387,7 @@ async function assertDirectoryFound(
       told = undefined;
       continue;
     }
-    // An Event stays, also when the next try went well: one that was told again since is another
+    // An Event remains after a later try has succeeded. Only a new version of it is a second
     // refusal.
     const { resourceVersion } = refusal.metadata;
     told ??= resourceVersion;

@@ -9,31 +9,28 @@ import type { ClaimRef } from './claim-users.ts';
 import { unusable } from './in-place-target.ts';
 import { OWNER_UID } from './ownership.ts';
 
-/**
- * Which DataDownload a second volume object is for: its name, for whoever finds the object, and as
- * a label its UID.
- */
+/** The DataDownload of a second volume object: its name for people, and its UID as a label. */
 export const OWNER_NAME = 'longshore.io/owner-name';
 export const OWNER_LABEL = 'longshore.io/in-place-for';
-/** Of what else a volume object says, these tell where it can be used. */
+/** Labels that restrict where the volume can be used. Only these are copied. */
 const TOPOLOGY_LABEL = /^(?:topology\.|failure-domain\.beta\.)/;
-/** Fields of a volume object that are about its claim, and not about the volume. */
+/** Fields of a volume object that describe its claim, not the volume. */
 const OF_CLAIM = [
   'claimRef',
   'persistentVolumeReclaimPolicy',
   'storageClassName',
   'volumeAttributesClassName',
 ] as const;
-/** A provisioner deletes the volume of an object that has this one. */
+/** A provisioner deletes the volume of an object with this annotation. */
 const PROVISIONED_BY = 'pv.kubernetes.io/provisioned-by';
-/** What a volume object says of the volume itself. */
+/** The fields that identify the volume in the storage. */
 export function sourceOf({ spec }: Pick<PersistentVolume, 'spec'>): object {
   const { csi, nfs, local, hostPath } = spec;
   return { csi, nfs, local, hostPath };
 }
 
 /**
- * One name for one volume in the storage: two restores in place of it cannot both have the object.
+ * Derived from the volume in the storage, so two restores in place cannot both create the object.
  */
 export function volumeNameFor(volume: PersistentVolume): string {
   const { csi } = volume.spec;
@@ -70,8 +67,8 @@ export function secondVolume(
 }
 
 /**
- * What a cluster makes of new objects may be something else. Throws `TARGET_UNUSABLE`: no claim may
- * have such a one.
+ * Admission may change new objects. Throws `TARGET_UNUSABLE` if a deletion could delete the data:
+ * no claim may use such an object.
  */
 export function assertHarmless({ metadata, spec }: PersistentVolume): void {
   const isRetained = spec.persistentVolumeReclaimPolicy === 'Retain';

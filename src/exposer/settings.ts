@@ -1,7 +1,7 @@
 import type { Clock, LabelSelector, Logger } from '../base/index.ts';
 import type { KubeClient } from '../kube/index.ts';
 
-/** What hosting pods may use: only what is set. Quantities as Kubernetes writes them. */
+/** Resources of hosting pods, as Kubernetes quantities. Only fields that are set. */
 export interface PodResources {
   readonly requests?: Readonly<Record<string, string>>;
   readonly limits?: Readonly<Record<string, string>>;
@@ -21,15 +21,15 @@ export interface BackupPvcConfig {
 
 export interface CacheVolumeConfig {
   readonly storageClass: string;
-  /** Restores of less than this keep their cache in the pod. */
+  /** Smaller restores keep their cache in the pod. */
   readonly residentThresholdBytes: number;
   readonly limitBytes: number;
 }
 
-/** The node-agent's settings as far as exposing goes: Velero's node-agent ConfigMap, checked. */
+/** Settings for exposing, from Velero's node-agent ConfigMap, validated. */
 export interface ExposeConfig {
   readonly loadAffinity: readonly LoadAffinity[];
-  /** By storage class of the source. */
+  /** Keys are storage classes of the source. */
   readonly backupPvc: Readonly<Record<string, BackupPvcConfig>>;
   readonly ignoreDelayBinding: boolean;
   readonly podResources: PodResources;
@@ -37,12 +37,12 @@ export interface ExposeConfig {
   readonly podAnnotations?: Readonly<Record<string, string>> | undefined;
   readonly podLabels?: Readonly<Record<string, string>> | undefined;
   readonly cacheVolume?: CacheVolumeConfig | undefined;
-  /** Hosting pods of volumes of other pods are privileged, as SELinux may ask for. */
+  /** Run hosting pods of pod volumes privileged, which SELinux may require. */
   readonly privilegedFsBackup?: boolean | undefined;
   readonly excludePaths?: ExcludeConfig | undefined;
 }
 
-/** Rules for paths that stay out of backups, one on each line. */
+/** Rules for excluded paths, one on each line. */
 export interface ExcludeConfig {
   /** For all volumes. */
   readonly all?: string | undefined;
@@ -55,25 +55,25 @@ export interface ExposerOptions {
   readonly client: KubeClient;
   readonly clock: Clock;
   readonly logger: Logger;
-  /** The namespace that Velero is in. */
+  /** Velero's namespace. */
   readonly namespace: string;
-  /** Hosting pods are made after the pod template of this DaemonSet. */
+  /** Hosting pods are created from the pod template of this DaemonSet. */
   readonly daemonSet: string;
-  /** In place of the DaemonSet's image and of `/velero`. */
+  /** Replaces the DaemonSet's image, and the command `/velero`. */
   readonly moverImage?: string | undefined;
   readonly moverCommand?: readonly string[] | undefined;
-  /** Environment of the mover beside what the DaemonSet's container has. */
+  /** Environment of the mover, added to that of the DaemonSet's container. */
   readonly moverEnvironment?: Readonly<Record<string, string>> | undefined;
-  /** By name of the backup storage location, what is different there. */
+  /** Differences by name of the BackupStorageLocation. */
   readonly locationEnvironment?: Readonly<Record<string, Readonly<Record<string, string>>>>;
   readonly prepareTimeoutMs: number;
   readonly config: ExposeConfig;
 }
 
-/** Of one volume that is being made available. */
+/** Context of one exposure. */
 export interface ExposeContext {
   readonly operationTimeoutMs: number;
   readonly signal: AbortSignal;
-  /** Called before the first object is made, or when one is found. */
+  /** Called before the first object is created, or when an existing object is found. */
   readonly onMake?: () => void;
 }

@@ -19,32 +19,30 @@ import type { ExposeContext, ExposerOptions } from './settings.ts';
 import { step } from './steps.ts';
 
 const MANAGED_BY = 'snapshot.storage.kubernetes.io/managed-by';
-/**
- * On the backup VolumeSnapshotContent, so that an agent that comes back knows what is left to do.
- */
+/** On the backup VolumeSnapshotContent, so that a restarted agent knows the remaining steps. */
 const SOURCE_CONTENT = 'longshore.io/source-content';
 const SOURCE_UID = 'longshore.io/source-snapshot-uid';
 const RESTORE_SIZE = 'longshore.io/restore-size';
-/** On what is made of a snapshot: when its volume stood still, or shortly before. */
+/** On objects created from a snapshot: its time, or slightly earlier. */
 export const FROZEN_AT = 'longshore.io/frozen-at';
-/** Velero waits as long. */
+/** The same as in Velero. */
 const GONE_MS = 60_000;
 
-/** What a volume of a snapshot that was taken over is made by. */
+/** Properties of a snapshot that was taken over, for the volume created from it. */
 export interface TakenSnapshot {
-  /** Size that a volume of it needs; undefined where the driver does not say. */
+  /** Size that its volume needs; undefined if the driver does not report it. */
   readonly restoreSize: string | undefined;
   /**
-   * RFC 3339; its volume was not changed before that and read later. Undefined for a snapshot that
-   * was there before its object.
+   * RFC 3339. The snapshot has no changes from before this time that were read later. Undefined for
+   * a snapshot that is older than its object.
    */
   readonly frozenAt: string | undefined;
 }
 
 /**
- * Gives the storage's snapshot from the application's VolumeSnapshot to one of ours. What a
- * namespace's user may write is not believed: a content counts as the snapshot's when it says so
- * itself.
+ * Hands the storage's snapshot over from the application's VolumeSnapshot to one in Velero's
+ * namespace. Fields that users of the namespace may write are not trusted. The content itself must
+ * name the VolumeSnapshot.
  */
 export class SnapshotHandover {
   readonly #options: ExposerOptions;
@@ -137,8 +135,8 @@ export class SnapshotHandover {
   }
 
   /**
-   * Labels and annotations of the source stay where they are: what its users write there is not
-   * ours to repeat here.
+   * Does not copy labels and annotations of the source, because the namespace's users may write
+   * them.
    */
   #createSnapshot(upload: DataUpload, source: VolumeSnapshot): Promise<VolumeSnapshot> {
     const { client, namespace } = this.#options;
@@ -175,7 +173,7 @@ export class SnapshotHandover {
         name,
         finalizers: [CONTENT_FINALIZER],
         annotations: {
-          // Of the cluster's own: the driver's secrets for the deletion are named there.
+          // Written by the cluster. The annotations name the driver's secrets for the deletion.
           ...withoutProgress(source.metadata.annotations),
           [OWNER_UID]: upload.metadata.uid,
           [SOURCE_CONTENT]: source.metadata.name,
@@ -205,8 +203,7 @@ export class SnapshotHandover {
   }
 
   /**
-   * From here on the source's deletion leaves the storage's snapshot alone. Undefined when the
-   * source is gone.
+   * After this, deleting the source keeps the storage's snapshot. Undefined if the source is gone.
    */
   async #retain(
     backup: VolumeSnapshotContent,
@@ -223,7 +220,7 @@ export class SnapshotHandover {
     );
   }
 
-  /** The content that ours was made of, as far as it is still the source's. */
+  /** The content that the backup content was created from, if it still belongs to the source. */
   async #sourceOf(
     backup: VolumeSnapshotContent,
     sourceRef: ObjectRef,
@@ -240,7 +237,7 @@ export class SnapshotHandover {
     return isSource ? found : undefined;
   }
 
-  /** Throws what keeps it from being removed. Objects of others stay. */
+  /** Throws if an object cannot be deleted. Keeps objects of others. */
   async cleanUp(upload: DataUpload): Promise<void> {
     const { client, namespace } = this.#options;
     const { name } = upload.metadata;
@@ -249,12 +246,13 @@ export class SnapshotHandover {
     const content = found && isMadeFor(found, upload) ? found : undefined;
     if (content) await untilHandleTold(client, content);
     const wait = { timeoutMs: GONE_MS };
-    // Our content deletes the storage's snapshot. An admission policy stops the agent from deleting
-    // an application's content that would delete the snapshot too.
+    // The backup content deletes the storage's snapshot. An admission policy does not let the agent
+    // delete an application's content that would delete the snapshot too.
     const left = content && (await this.#retain(content, sourceOf(upload)));
-    // First: a snapshot that loses its content before gets a new one from the snapshot controller.
+    // Delete the VolumeSnapshot first. If it lost its content, the snapshot controller would create
+    // a new snapshot for it.
     await this.dropSource(upload);
-    // The controller leaves a content that is retained.
+    // The controller does not delete a retained content.
     if (left) {
       const { name: leftName, uid } = left.metadata;
       await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: leftName }, { uid });
@@ -269,8 +267,8 @@ export class SnapshotHandover {
   }
 
   /**
-   * Bound to our snapshot it has gone with it. The snapshot controller does nothing for one that
-   * was not bound yet, now that its snapshot is gone.
+   * A content bound to the backup snapshot was deleted with it. For an unbound content the snapshot
+   * controller does nothing once the snapshot is gone.
    */
   async #removeContent({ metadata: { name, uid } }: VolumeSnapshotContent): Promise<void> {
     const { client } = this.#options;
@@ -286,14 +284,14 @@ export class SnapshotHandover {
     await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name, uid }, { timeoutMs: GONE_MS });
   }
 
-  /** The application's snapshot: it was made for the upload, and is of no use without it. */
+  /** Deletes the application's snapshot, which was created only for the upload. */
   async dropSource(upload: DataUpload): Promise<void> {
     if (!upload.spec.csiSnapshot) return;
     await this.#options.client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
   }
 }
 
-/** How far the controllers are with a content says nothing about another one that is made of it. */
+/** Removes the controllers' progress marks, which do not apply to the new content. */
 function withoutProgress(annotations: Readonly<Record<string, string>> = {}): object {
   const copy: Record<string, string> = { ...annotations };
   delete copy[BEING_CREATED];
@@ -302,15 +300,15 @@ function withoutProgress(annotations: Readonly<Record<string, string>> = {}): ob
 }
 
 /**
- * Drivers may tell any time, 1970 too: one that is not within so long before the object is not
- * believed. Our choice.
+ * Drivers may report any time, even 1970. Times longer than this before the object are ignored. Our
+ * choice.
  */
 const TAKEN_BEFORE_MS = 24 * 3_600_000;
 
 /**
- * When the volume of a snapshot stood still, or shortly before; undefined where nobody knows. A
- * snapshot is taken after its object was made, except for one of a group, and for one that was
- * there before: then only the driver knows.
+ * Time of the snapshot, or slightly earlier; undefined if unknown. A snapshot is normally taken
+ * after its object was created. For a group's snapshot, or a snapshot older than its object, only
+ * the driver knows the time.
  */
 function frozenAtOf(
   { spec, status, metadata: { creationTimestamp } }: VolumeSnapshot,
@@ -321,7 +319,7 @@ function frozenAtOf(
   if (!isOfGroup && spec.source.persistentVolumeClaimName !== undefined) return creationTimestamp;
   const madeMs = Date.parse(creationTimestamp);
   const toldMs = Math.floor((told?.creationTime ?? 0) / 1_000_000);
-  // Where a driver tells nothing, its sidecar tells the time at which it asked.
+  // If a driver reports no time, its sidecar reports the time of the request.
   const isBelieved = toldMs < madeMs && toldMs > madeMs - TAKEN_BEFORE_MS;
   return isBelieved ? new Date(toldMs).toISOString() : undefined;
 }
@@ -332,8 +330,8 @@ const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): Objec
 });
 
 /**
- * Throws `FOREIGN_OBJECT` unless the content, which users of a namespace cannot write, names the
- * very snapshot.
+ * Throws `FOREIGN_OBJECT` unless the content names exactly this snapshot. Users of a namespace
+ * cannot write contents.
  */
 function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
   const { namespace, name, uid } = snapshot.metadata;
@@ -346,5 +344,5 @@ function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapsho
   );
 }
 
-/** `0`, `0Gi`, or nothing. */
+/** `0`, `0Gi`, or empty. */
 const isZero = (quantity: string): boolean => /^0*[A-Za-z]*$/.test(quantity);

@@ -4,7 +4,7 @@ import type { PersistentVolumeClaim } from '../kube/index.ts';
 export const isBlockClaim = ({ spec }: PersistentVolumeClaim): boolean =>
   spec.volumeMode === 'Block';
 
-/** Errors tell which step they are of, as Velero's do. A cancel stays a cancel. */
+/** Adds the failed step to errors, as Velero does. A cancel stays a cancel. */
 export async function step<T>(prefix: string, task: () => Promise<T>): Promise<T> {
   try {
     return await task();

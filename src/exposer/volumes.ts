@@ -13,23 +13,20 @@ import {
 } from '../kube/index.ts';
 import { assertMadeFor, isMadeFor } from './ownership.ts';
 
-/** Velero waits as long for a claim, and again for its volume. */
+/** Velero waits this long for a claim, and again for its volume. */
 const GONE_MS = 60_000;
 
-/**
- * Its process is killed right after it was told to end: nobody has any use for what it could still
- * do.
- */
+/** The process is killed right after the stop signal: it has no useful work left. */
 const KILL_SECONDS = 1;
-/** Progress of a CR is written meanwhile, at most once a second. */
+/** The CR's progress is written meanwhile, at most once a second. */
 const NOTE_ATTEMPTS_MAX = 5;
-/** A node that lives says well before that a pod has ended. Our choice. */
+/** A living node reports the end of a pod well before this. Our choice. */
 const END_MS = 15_000;
 
 /**
- * Deletes a hosting pod, and waits until it is gone: its volumes are in use until then, and its
- * process may write. A node that is lost never says that the pod has ended: its object goes without
- * that then, and the process stops by its fence. One of somebody else stays.
+ * Deletes a hosting pod and waits until it is gone. Until then it uses its volumes, and its process
+ * may write. A lost node never reports the end: then the object is deleted by force, and the
+ * process stops by its fence. Pods of other owners stay.
  */
 export async function deletePod(
   client: KubeClient,
@@ -56,7 +53,7 @@ export async function deletePod(
   }
 }
 
-/** The volumes of claims that were made for the CR. */
+/** The volumes of claims that were created for the CR. */
 export async function volumesOf(
   client: KubeClient,
   owner: KubeObject,
@@ -70,8 +67,8 @@ export async function volumesOf(
 }
 
 /**
- * On a CR: the volumes that its claims had. A volume may outlive its claim, and nobody could find
- * it then.
+ * On a CR: the volumes of its claims. A volume may outlive its claim, and could not be found
+ * without this.
  */
 export const VOLUMES = 'longshore.io/volumes';
 
@@ -80,16 +77,17 @@ export interface Removal {
   readonly pod: ObjectRef;
   readonly claims: readonly ObjectRef[];
   /**
-   * Noted before, in case their claims are gone by now. Those of claims that are deleted are added.
+   * Volumes recorded earlier, in case their claims are gone. Volumes of deleted claims are added.
    */
   readonly noted: Set<string>;
   /**
-   * Of the CR, to note volumes on that came later; undefined where no claim can get one so late.
+   * Kind of the CR, to record volumes that appear late. Undefined if a claim cannot get a volume so
+   * late.
    */
   readonly resource?: Resource<KubeObject>;
 }
 
-/** All that mounts or holds data for the CR. */
+/** Deletes everything that mounts or holds data for the CR. */
 export async function removePodAndVolumes(
   client: KubeClient,
   { owner, pod, claims, noted: volumes, resource }: Removal,
@@ -97,21 +95,22 @@ export async function removePodAndVolumes(
   await deletePod(client, pod, owner);
   const onVolume = async (name: string): Promise<void> => {
     if (volumes.has(name)) return;
-    // Before its claim goes: whoever tries next, also after a crash, finds no claim that names it.
+    // Record the volume before its claim is deleted. A retry, also after a crash, finds no claim
+    // that names it.
     if (resource) await noteVolumes(client, resource, owner, [...volumes, name]);
     volumes.add(name);
   };
   const gone = await Promise.all(
     claims.map((ref) => deleteClaimAndVolume(client, ref, owner, onVolume)),
   );
-  // Of claims that went before, and left their volume behind.
+  // Volumes whose claims were deleted earlier.
   const left = [...volumes].filter((name) => !gone.includes(name));
   await Promise.all(left.map((name) => deleteVolumeOf(client, name, claims)));
 }
 
 /**
- * Deletes a claim of ours together with its volume, whatever its class says about volumes, and
- * waits for both. Returns the volume's name; undefined where there was none.
+ * Deletes a claim of the CR with its volume, whatever its reclaim policy, and waits for both.
+ * Returns the volume's name; undefined if there is none.
  */
 async function deleteClaimAndVolume(
   client: KubeClient,
@@ -142,7 +141,7 @@ async function noteVolumes(
 ): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     const found = await client.find(resource, { namespace, name });
-    // Another one may have got its name.
+    // A new CR may have the same name.
     if (found?.metadata.uid !== uid) return;
     const annotations = { ...found.metadata.annotations, [VOLUMES]: volumes.join(',') };
     try {
@@ -154,7 +153,7 @@ async function noteVolumes(
   }
 }
 
-/** A volume that one of the claims had. One that is another claim's by now is left alone. */
+/** Deletes a volume of one of the claims. Skips a volume that belongs to another claim by now. */
 async function deleteVolumeOf(
   client: KubeClient,
   name: string,
@@ -171,7 +170,7 @@ async function deleteVolumeOf(
   await waitGone(client, PVS, { name, uid }, { timeoutMs: GONE_MS });
 }
 
-/** Returns what it was before; undefined where there is no such volume. */
+/** Returns the previous policy; undefined if the volume does not exist. */
 export async function setReclaimPolicy(
   client: KubeClient,
   name: string,
@@ -192,8 +191,8 @@ export async function setReclaimPolicy(
 }
 
 /**
- * The name of the volume that a claim of ours is bound to, once it is. Throws `FOREIGN_OBJECT` for
- * another's claim.
+ * Resolves with the volume's name once the CR's claim is bound. Throws `FOREIGN_OBJECT` if the
+ * claim was not created for the CR.
  */
 export function waitBound(
   client: KubeClient,
@@ -214,7 +213,7 @@ export function waitBound(
   );
 }
 
-/** Does all of the clean-up, whatever fails; true when nothing failed. */
+/** Runs all clean-up steps despite failures. True if none failed. */
 export async function settleAll(
   logger: Logger,
   steps: Readonly<Record<string, Promise<unknown>>>,

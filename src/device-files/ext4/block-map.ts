@@ -4,11 +4,11 @@ import { damaged } from '../device.ts';
 import type { Blocks } from './blocks.ts';
 import { FLAGS, type Inode } from './inode.ts';
 
-/** Blocks of a file that lie one after the other on the device. */
+/** Blocks of a file that are contiguous on the device. */
 export interface Run {
-  /** Of the file. */
+  /** Number within the file. */
   readonly first: number;
-  /** Of the device. */
+  /** Number on the device. */
   readonly block: number;
   readonly count: number;
 }
@@ -19,9 +19,9 @@ export interface MapContext {
 }
 
 /**
- * The blocks of a file in their order, those left out that it does not have or that were never
- * written: they read as zeros. Each block of the map is read once, and takes the reading on: what
- * leads back to itself is damage. Throws `DEVICE_DAMAGED`, and what the device throws.
+ * The written blocks of a file, in order. Missing and unwritten blocks are skipped: they read as
+ * zeros. Each block of the map is read once and must advance the position, so a loop is damage.
+ * Throws `DEVICE_DAMAGED` and errors of the device.
  */
 export async function* runsOf(inode: Inode, context: MapContext): AsyncGenerator<Run, void, void> {
   const end = Math.ceil(inode.size / context.blocks.blockBytes);
@@ -43,15 +43,15 @@ export async function* runsOf(inode: Inode, context: MapContext): AsyncGenerator
 const EXTENT_MAGIC = 0xf30a;
 const EXTENT_BYTES = 12;
 const DEPTH_MAX = 5;
-/** An extent with more blocks is one that was never written. */
+/** A greater length marks an extent that was never written. */
 const WRITTEN_MAX = 1 << 15;
 
 interface Node {
   readonly inode: Inode;
-  /** Which blocks of the file it may be about. */
+  /** Range of the file's blocks that the node may describe. */
   readonly from: number;
   readonly until: number;
-  /** Undefined of the root, which says it itself. */
+  /** Undefined for the root, which stores it itself. */
   readonly depth: number | undefined;
 }
 
@@ -68,7 +68,7 @@ async function* extentRuns(
   if (bytes.readUInt16LE(0) !== EXTENT_MAGIC) fails('a block of them is none');
   if (depth > DEPTH_MAX || (expected !== undefined && depth !== expected)) fails(`depth ${depth}`);
   if ((count + 1) * EXTENT_BYTES > bytes.length) fails(`${count} in one block`);
-  // Each block below the root is about some blocks of the file, so that no tree is larger than its
+  // Each block below the root describes some blocks of the file, so no tree is larger than its
   // file.
   if (expected !== undefined && count === 0) fails('a block of them is empty');
   let next = from;
@@ -108,8 +108,8 @@ function assertChecksum(bytes: Buffer, { checksumSeed, number }: Inode): void {
 const DIRECT_BLOCKS = 12;
 
 /**
- * The map of ext2 and ext3: twelve blocks, then blocks of numbers, of blocks of numbers, and once
- * more.
+ * The map of ext2 and ext3: twelve blocks, then one single, one double and one triple indirect
+ * block.
  */
 async function* mappedRuns(
   { map, number }: Inode,
@@ -131,7 +131,9 @@ async function* mappedRuns(
   if (run) yield run;
 }
 
-/** So that what begins in a long file is there before its map has been read to its end. */
+/**
+ * Limits a run, so that a long file's first bytes are available before its map is read completely.
+ */
 const RUN_MAX = 1024;
 
 async function* mappedBlocks(

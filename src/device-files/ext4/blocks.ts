@@ -2,24 +2,25 @@ import { damaged, type Device, readDevice } from '../device.ts';
 import { Turns } from './turns.ts';
 
 /**
- * A block that the journal has in a newer state. There may be hundreds of thousands: numbers only.
+ * A block with a newer version in the journal. Only numbers, because there may be hundreds of
+ * thousands.
  */
 export interface JournaledBlock {
-  /** Where on the device it is. */
+  /** Position on the device. */
   readonly place: number;
-  /** Its first four bytes are the journal's mark, which are written as zeros. */
+  /** The block begins with the journal's mark, which the journal stores as zeros. */
   readonly isEscaped: boolean;
   readonly checksum: number;
   /** Whether only the low half of the checksum is stored. */
   readonly isHalf: boolean;
-  /** Of the transaction that it was written in. */
+  /** Sequence number of its transaction. */
   readonly sequence: number;
 }
 
 export interface JournaledBlocks {
-  /** By block of the file system. */
+  /** Keys are blocks of the file system. */
   readonly blocks: ReadonlyMap<number, JournaledBlock>;
-  /** Throws where it is not what was written. */
+  /** Throws `DEVICE_DAMAGED` if the checksum is wrong. */
   readonly check: (block: number, journaled: JournaledBlock, bytes: Uint8Array) => void;
 }
 
@@ -28,7 +29,7 @@ const NONE: JournaledBlocks = { blocks: new Map(), check: () => undefined };
 /** The first bytes of a block of the journal. */
 const JOURNAL_MAGIC = Buffer.from([0xc0, 0x3b, 0x39, 0x98]);
 
-/** Blocks of a file system, those that the journal has in a newer state from there. */
+/** Blocks of a file system. Blocks with a newer version in the journal are read from there. */
 export class Blocks {
   readonly blockBytes: number;
   readonly count: number;
@@ -48,7 +49,7 @@ export class Blocks {
   }
 
   /**
-   * `what` they are, for the message. Throws `DEVICE_DAMAGED`, what the device throws, and the
+   * `what`: name of the blocks for messages. Throws `DEVICE_DAMAGED`, errors of the device, and the
    * reason of the signal.
    */
   async read(
@@ -61,8 +62,8 @@ export class Blocks {
     }
     const { blockBytes } = this;
     const range = { offset: first * blockBytes, lengthBytes: count * blockBytes, what };
-    // What is read may all be in memory already, and whoever reads on and on would keep everything
-    // else of this process waiting.
+    // Reads may all be served from memory. A long series of reads would then block all other tasks
+    // of this process.
     if (this.#turns.isOver) await this.#turns.next(signal);
     const bytes = await readDevice(this.#device, range, signal);
     const { blocks } = this.#journaled;

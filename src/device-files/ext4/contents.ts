@@ -2,17 +2,17 @@ import { damaged, notRead } from '../device.ts';
 import { type MapContext, runsOf } from './block-map.ts';
 import { FLAGS, type Inode } from './inode.ts';
 
-/** What is read at a time of a file. Our choice: a few reads for each content of a repository. */
+/** Bytes per read of a file. Our choice: a few reads for each content of a repository. */
 const PIECE_BYTES = 1 << 20;
-/** Of holes; whoever is given it may not write into it. */
+/** The bytes of holes. Callers must not write into it. */
 const ZEROS = Buffer.alloc(PIECE_BYTES);
-/** Linux: PATH_MAX. A link has at most a block. */
+/** Linux: PATH_MAX. A link has at most one block. */
 const LINK_BYTES_MAX = 64 << 10;
 
 /**
- * The bytes of a file, or of a directory as it is stored, a piece at a time; the next one is read
- * meanwhile. Holes and what was never written are zeros. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`
- * where it is encrypted, and what the device throws.
+ * The bytes of a file, or the stored bytes of a directory, in pieces. Reads one piece ahead. Holes
+ * and unwritten blocks are zeros. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` if the file is
+ * encrypted, and errors of the device.
  */
 export async function* bytesOf(
   inode: Inode,
@@ -68,8 +68,8 @@ async function* piecesOf(inode: Inode, context: MapContext): AsyncGenerator<Piec
 }
 
 /**
- * Where a symbolic link leads to. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device
- * throws.
+ * The target of a symbolic link. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` and errors of the
+ * device.
  */
 export async function linkOf(inode: Inode, context: MapContext): Promise<Buffer> {
   assertPlain(inode);
@@ -82,7 +82,7 @@ export async function linkOf(inode: Inode, context: MapContext): Promise<Buffer>
   return Buffer.concat(parts);
 }
 
-/** What is in the inode itself. Throws `DEVICE_DAMAGED`. */
+/** Data stored in the inode itself. Throws `DEVICE_DAMAGED`. */
 export function inlineBytesOf({ map, inlineRest, size, number }: Inode): Buffer {
   const bytes = Buffer.concat([map, inlineRest]);
   if (size <= bytes.length) return bytes.subarray(0, size);

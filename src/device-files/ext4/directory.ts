@@ -5,7 +5,7 @@ import { type MapContext, runsOf } from './block-map.ts';
 import { assertPlain, inlineBytesOf } from './contents.ts';
 import { FLAGS, type Inode } from './inode.ts';
 
-/** A name in a directory, as it is stored: any bytes. */
+/** A name in a directory, as stored: any bytes. */
 export interface NamedInode {
   readonly name: Buffer;
   readonly inode: number;
@@ -16,24 +16,23 @@ const ENTRY_BYTES = 8;
 const DOT = Buffer.from('.');
 const DOTS = Buffer.from('..');
 const MAP_BYTES = 60;
-/** What looks like an entry at the end of a block, and holds its checksum. */
+/** A pseudo-entry at the end of a block with its checksum. */
 const TAIL_BYTES = 12;
 const TAIL_TYPE = 0xde;
-/** As many blocks are read at once. Our choice. */
+/** Bytes of blocks read at once. Our choice. */
 const READ_BYTES = 256 << 10;
 
 export interface DirectoryContext extends MapContext {
-  /** Whether an entry says what it names, and the length of the name has one byte therefore. */
+  /** Whether entries store the type of their inode. Then the length of the name has one byte. */
   readonly hasTypes: boolean;
-  /** How many the file system has. */
+  /** Number of inodes of the file system. */
   readonly inodes: number;
 }
 
 /**
- * The names in a directory without "." and "..", some at a time, in the order in which they are
- * stored; the blocks of an index look empty. `onParent` is told what ".." leads to, before any
- * name. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` where it is encrypted, and what the device
- * throws.
+ * Batches of names in stored order, without "." and "..". Index blocks look empty. `onParent` gets
+ * the inode of ".." before the first name. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` if the
+ * directory is encrypted, and errors of the device.
  */
 export async function* namesIn(
   inode: Inode,
@@ -74,7 +73,7 @@ export async function* namesIn(
     }
     next = first + count;
   }
-  // A hole has no names; it is damage, and what is behind it would be missed without a word.
+  // A hole is damage: the names after it would be skipped silently.
   if (next * blockBytes < inode.size || next === 0) {
     throw damaged(`directory ${inode.number} lacks block ${next}`);
   }
@@ -108,7 +107,7 @@ function entriesOf(
   return names;
 }
 
-/** A block of 64 KiB has one more than 16 bits hold. */
+/** Decodes the length of an entry. An entry that fills a block of 64 KiB exceeds 16 bits. */
 function lengthOf(stored: number, blockBytes: number): number {
   if (stored === 0 || stored === 0xffff) return blockBytes;
   return (stored & 0xfffc) | ((stored & 3) << 16);

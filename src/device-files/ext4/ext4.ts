@@ -17,26 +17,26 @@ import {
 } from './superblock.ts';
 
 const ROOT_INODE = 2;
-/** Tables of inodes by group that are remembered. Our choice: some 100 KiB. */
+/** Inode tables cached, by group. Our choice: some 100 KiB. */
 const TABLES_MAX = 4096;
-/** Directories on the way down. Our choice: no path is as long. */
+/** Longest chain of nested directories. Our choice: no path is as long. */
 const DEPTH_MAX = 4096;
 /**
- * Inodes of names that are read at once, in the order of their places; fewer far down, where each
- * directory on the way has some. Our choices.
+ * Inodes read at once, in the order of their places. Deep levels use smaller batches, because every
+ * level of the walk holds one. Our choices.
  */
 const BATCH = 1024;
 const DEEP = 64;
 const DEEP_BATCH = 16;
 /**
- * Names of all directories on the way down that are held in a walk, in some 60 MiB. Our choice:
- * forty directories of any length.
+ * Names held in a walk, over all directories of the current path; some 60 MiB. Our choice: forty
+ * directories of any length.
  */
 const WALKED_NAMES_MAX = 500_000;
 
 /**
- * An ext2, ext3 or ext4 file system, read as a mount would show it after the journal has been
- * replayed; nothing is written.
+ * An ext2, ext3 or ext4 file system, read as if mounted after a replay of its journal. Writes
+ * nothing.
  */
 export class Ext4 {
   readonly notes: readonly string[];
@@ -50,7 +50,7 @@ export class Ext4 {
     this.#blocks = blocks;
   }
 
-  /** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device throws. */
+  /** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` and errors of the device. */
   static async open(device: Device, signal: AbortSignal): Promise<Ext4> {
     const stored = await loadSuperblock(device, signal);
     const plain = new Ext4(stored, new Blocks(device, stored), notesOf(stored));
@@ -82,14 +82,14 @@ export class Ext4 {
     return new Ext4(superblock, new Blocks(device, superblock, journaled), notes);
   }
 
-  /** Under a name that its place gives it. */
+  /** The root directory, under the given name. */
   async root(name: string, signal: AbortSignal): Promise<DeviceFile> {
     const inode = await this.#inode(ROOT_INODE, signal);
     if (inode.type !== 'd') throw damaged('its root is no directory');
     return this.#file(name, inode, ROOT_INODE);
   }
 
-  /** `parent` is the directory that names it: a directory says itself where it is. */
+  /** `parent` is the directory that names the file. A directory also stores its parent. */
   #file(name: string, inode: Inode, parent: number): DeviceFile {
     return {
       entry: entryOf(name, inode),
@@ -115,7 +115,7 @@ export class Ext4 {
     const hasTypes = (incompat & INCOMPAT.fileType) !== 0;
     const context = { blocks: this.#blocks, signal, hasTypes, inodes };
     return namesIn(inode, context, (above) => {
-      // With it no directory is in two places, and none contains itself.
+      // This check ensures that no directory has two parents or contains itself.
       if (above === parent) return;
       throw damaged(
         `directory ${inode.number} is named by directory ${parent}, and says that it is in ${above}`,
@@ -153,7 +153,9 @@ export class Ext4 {
     }
   }
 
-  /** What cannot be read of one of them is told where somebody wants that one. */
+  /**
+   * An unreadable inode does not fail the batch. Its error is reported when the inode is needed.
+   */
   async *#withInodes(
     place: Place,
     signal: AbortSignal,
@@ -179,8 +181,7 @@ export class Ext4 {
   }
 
   /**
-   * Depth first, parents before what is in them; in memory are some names of each directory on the
-   * way down.
+   * Depth first, parents before children. Holds some names of each directory on the current path.
    */
   async *#walk(
     name: string,
@@ -229,7 +230,7 @@ export class Ext4 {
     return { path, inode: place.inode.number, batches, found: [], held: 0, at: 0 };
   }
 
-  /** Throws `DEVICE_DAMAGED`, and what the device throws. */
+  /** Throws `DEVICE_DAMAGED` and errors of the device. */
   async #inode(number: number, signal: AbortSignal): Promise<Inode> {
     const { inodes, inodesPerGroup, inodeBytes, blockBytes } = this.#superblock;
     if (number === 0 || number > inodes) throw damaged(`there is no inode ${number}`);
@@ -270,13 +271,13 @@ interface Place {
 interface NamedWithInode {
   readonly name: string;
   readonly number: number;
-  /** Or why it cannot be read. */
+  /** Or the error if it cannot be read. */
   readonly inode: Inode | Error;
 }
 
 interface NamedBatch {
   readonly found: readonly NamedWithInode[];
-  /** Names that are in memory with these. */
+  /** Number of names in memory with this batch. */
   readonly held: number;
 }
 
@@ -292,7 +293,7 @@ interface Level {
 const HAS_ERRORS =
   'Linux has noted errors in it: some of what is read may be wrong, and e2fsck on a copy of the device says what';
 
-/** What the superblock says of one whose journal is not in use. */
+/** Notes from the superblock of a file system without a journal in use. */
 function notesOf({ state }: Superblock): string[] {
   const isClean = (state & STATE.clean) !== 0;
   const inUse =
@@ -300,7 +301,7 @@ function notesOf({ state }: Superblock): string[] {
   return [...(isClean ? [] : [inUse]), ...((state & STATE.hasErrors) === 0 ? [] : [HAS_ERRORS])];
 }
 
-/** What ails one inode is no failure of the others. */
+/** Damage of one inode does not affect the others. */
 function unlessOwn(error: unknown): Error {
   if (isCode(error, 'DEVICE_DAMAGED', 'DEVICE_NOT_READ')) return error;
   throw error;
@@ -319,7 +320,7 @@ const entryOf = (
   gid,
   mtimeNs,
   id: idOf(number),
-  // The blocks of a directory are nothing that somebody could read.
+  // Users cannot read the blocks of a directory.
   size: type === 'f' || type === 's' ? size : 0,
 });
 
@@ -351,8 +352,8 @@ function descriptorBlockOf(group: number, superblock: Superblock): number {
 }
 
 /**
- * Whether a group begins with a copy of the superblock: with sparse_super the first two, and powers
- * of 3, 5 and 7.
+ * Whether a group begins with a copy of the superblock. With sparse_super, these are the first two
+ * groups and the powers of 3, 5 and 7.
  */
 function hasCopy(group: number, { roCompat }: Superblock): boolean {
   if (group <= 1 || (roCompat & RO_COMPAT.sparseSuper) === 0) return true;

@@ -17,22 +17,22 @@ const TYPES: Readonly<Record<number, InodeType>> = {
   0o14: 'S',
 };
 
-/** A file, directory or anything else that a directory names. */
+/** A file, a directory, or another object that a directory names. */
 export interface Inode {
   readonly number: number;
   readonly type: InodeType;
-  /** Bits of access, with those for setuid and the like. */
+  /** Permission bits, with setuid, setgid and the sticky bit. */
   readonly mode: number;
   readonly uid: number;
   readonly gid: number;
   readonly size: number;
   readonly mtimeNs: Nanoseconds;
   readonly flags: number;
-  /** 60 bytes: where its blocks are, or what it holds itself. */
+  /** 60 bytes: the positions of its blocks, or inline data. */
   readonly map: Buffer;
-  /** What an inode with inline data has beside its map. */
+  /** Inline data after the map. */
   readonly inlineRest: Buffer;
-  /** What checksums of its blocks begin with; undefined where there are none. */
+  /** Seed of its blocks' checksums; undefined if there are none. */
   readonly checksumSeed: number | undefined;
 }
 
@@ -40,7 +40,7 @@ const SIGN_BIT = 2 ** 31;
 /** Blocks of a file are numbered with 32 bits. */
 const FILE_BLOCKS_MAX = 2 ** 32;
 
-/** Throws `DEVICE_DAMAGED`. `bytes` are its own: the inode keeps parts of them. */
+/** Throws `DEVICE_DAMAGED`. Takes ownership of `bytes`: the inode keeps parts of them. */
 export function parseInode(bytes: Buffer, number: number, superblock: Superblock): Inode {
   const mode = bytes.readUInt16LE(0);
   const flags = bytes.readUInt32LE(0x20);
@@ -70,7 +70,7 @@ export function parseInode(bytes: Buffer, number: number, superblock: Superblock
 
 const NOTHING = Buffer.alloc(0);
 
-/** Bytes behind the first 128 that the inode itself uses. */
+/** Bytes after the first 128 that the inode itself uses. */
 function extraBytesOf(bytes: Buffer): number {
   return bytes.length > 128 ? Math.min(bytes.readUInt16LE(0x80), bytes.length - 128) : 0;
 }
@@ -82,7 +82,7 @@ function mtimeOf(bytes: Buffer): Nanoseconds {
   return BigInt(seconds + (extra & 3) * 2 * SIGN_BIT) * 1_000_000_000n + BigInt(extra >>> 2);
 }
 
-/** Throws where the checksum of the inode is wrong. */
+/** Throws `DEVICE_DAMAGED` if the checksum of the inode is wrong. */
 function seedOf(bytes: Buffer, number: number, { checksumSeed }: Superblock): number | undefined {
   if (checksumSeed === undefined) return undefined;
   const seed = crc32cOf(crc32cOf(checksumSeed, number), bytes.readUInt32LE(0x64));
@@ -92,7 +92,7 @@ function seedOf(bytes: Buffer, number: number, { checksumSeed }: Superblock): nu
   if (hasHigh) copy.writeUInt16LE(0, 0x82);
   const sum = crc32c(seed, copy);
   const stored = bytes.readUInt16LE(0x7c) + (hasHigh ? bytes.readUInt16LE(0x82) * 2 ** 16 : 0);
-  // One that was never in use has none.
+  // An inode that was never used has no checksum.
   const isUnused = bytes.readUInt16LE(0x1a) === 0 && stored === 0;
   if (isUnused || (hasHigh ? sum : sum & 0xffff) === stored) return seed;
   throw damaged(`the checksum of inode ${number} is wrong`);
@@ -104,9 +104,7 @@ const SYSTEM_INDEX = 7;
 const DATA_NAME = 'data';
 const ENTRY_BYTES = 16;
 
-/**
- * The part of its data that does not fit beside the map: an attribute that is in the inode, too.
- */
+/** Inline data that does not fit into the map, stored in the inode as an attribute. */
 function inlineRestOf(bytes: Buffer): Buffer {
   const start = 128 + extraBytesOf(bytes);
   if (start + 4 > bytes.length || bytes.readUInt32LE(start) !== ATTRIBUTES_MAGIC) return NOTHING;

@@ -21,43 +21,39 @@ const KNOWN_INCOMPAT = Object.values(INCOMPAT).reduce((all, each) => all | each,
 const TAG = { escaped: 0x1, sameUuid: 0x2, last: 0x8 } as const;
 const HEADER_BYTES = 12;
 const UUID_BYTES = 16;
-/** What Linux keeps of it at the end for fast commits where it is not said. */
+/** Blocks at the end of the journal that Linux reserves for fast commits by default. */
 const FAST_BLOCKS_DEFAULT = 256;
 
-/**
- * A journal of more is not looked through: four times as many as in the largest that mke2fs makes
- * by itself.
- */
+/** Larger journals are not read. Four times the largest that mke2fs creates by default. */
 const JOURNAL_BLOCKS_MAX = 1 << 20;
 /**
- * In a newer state, which are held with some 100 bytes each: as many as the largest journal has
- * that mke2fs makes by itself.
+ * Limit of replayed blocks, which take some 100 bytes each. As many as the largest journal that
+ * mke2fs creates by default.
  */
 const REPLAYED_MAX = 1 << 18;
 
 export interface ReplayedJournal extends JournaledBlocks {
-  /** Why something that was written last may be missing; undefined where nothing is. */
+  /** Why the latest writes may be missing; undefined if they are not. */
   readonly doubt: string | undefined;
 }
 
 interface Journal {
   readonly blocks: Blocks;
-  /** Where each block of the journal is on the device. */
+  /** Position of each block of the journal on the device. */
   readonly places: Float64Array;
   readonly first: number;
-  /** Behind its last block. */
+  /** After its last block. */
   readonly end: number;
   readonly start: number;
   readonly sequence: number;
   readonly incompat: number;
-  /** What its checksums begin with; undefined where there are none. */
+  /** Seed of its checksums; undefined if it has none. */
   readonly seed: number | undefined;
 }
 
 /**
- * What the journal has in a newer state, as a mount would write it back; nothing is written here.
- * Transactions that were not committed are left out. Throws `DEVICE_DAMAGED`, and what the device
- * throws.
+ * Blocks with a newer version in the journal, as a mount would write them back. Writes nothing.
+ * Skips transactions that were not committed. Throws `DEVICE_DAMAGED` and errors of the device.
  */
 export async function replayJournal(
   device: Device,
@@ -94,13 +90,13 @@ export async function replayJournal(
       }
       if (pending.blocks.size > REPLAYED_MAX) throw tooMany();
     } else if (type === TYPES.revoke) {
-      // Where it is, and not what it says: a journal may have more of these than memory.
+      // Keep the position, not the contents: a journal may have more revoke blocks than memory.
       pending.revokes.push(place);
     } else if (type === TYPES.commit) {
       for (const [block, newer] of pending.blocks) replayed.set(block, newer);
       if (replayed.size > REPLAYED_MAX) throw tooMany();
-      // A block that was freed belongs to somebody else by now; one that is written in a later
-      // transaction counts again.
+      // A freed block may have a new owner by now. If a later transaction writes it, it counts
+      // again.
       for (const from of pending.revokes) {
         const what = 'its journal';
         const list = asBuffer(await blocks.read(from, 1, { what, signal }));
@@ -132,7 +128,7 @@ interface Tag {
 
 const emptyTransaction = (): {
   readonly blocks: Map<number, JournaledBlock>;
-  /** Blocks on the device with lists of blocks that were freed. */
+  /** Blocks on the device with lists of freed blocks. */
   readonly revokes: number[];
 } => ({ blocks: new Map(), revokes: [] });
 
@@ -218,7 +214,7 @@ function* revokedOf(bytes: Buffer, { incompat }: Journal): Generator<number> {
   }
 }
 
-/** Looked at when the block is read. */
+/** Runs when the block is read. */
 const checkOf =
   ({ seed }: Journal): JournaledBlocks['check'] =>
   (block, { checksum, isHalf, sequence }, bytes) => {

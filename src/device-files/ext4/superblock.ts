@@ -26,13 +26,13 @@ export const INCOMPAT = {
   encrypt: 0x1_0000,
   caseFold: 0x2_0000,
 } as const;
-/** Only without a journal it is not clean while it is in use. */
+/** A file system in use is marked as not clean only if it has no journal. */
 export const STATE = { clean: 0x1, hasErrors: 0x2 } as const;
 export const RO_COMPAT = { sparseSuper: 0x1, metadataChecksums: 0x400 } as const;
 
 /**
- * What is in the way of reading anything at all. A directory that ignores case is read by names as
- * they are written.
+ * Features that prevent reading. A case-insensitive directory is readable: its names are compared
+ * exactly.
  */
 const REFUSED: readonly (readonly [number, string])[] = [
   [INCOMPAT.compression, 'its files are compressed (e2compr)'],
@@ -57,9 +57,9 @@ export interface Superblock {
   readonly roCompat: number;
   readonly uuid: Buffer;
   readonly journalInode: number;
-  /** What checksums of metadata begin with; undefined where there are none. */
+  /** Seed of metadata checksums; undefined if there are none. */
   readonly checksumSeed: number | undefined;
-  /** What Linux has noted of its state: bits of {@link STATE}. */
+  /** State recorded by Linux: bits of {@link STATE}. */
   readonly state: number;
 }
 
@@ -70,8 +70,8 @@ export function isExt4(start: Uint8Array): boolean {
 }
 
 /**
- * Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the feature that is not read, and what the device
- * throws.
+ * Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the unsupported feature, and errors of the
+ * device.
  */
 export async function loadSuperblock(device: Device, signal: AbortSignal): Promise<Superblock> {
   const what = 'its superblock';
@@ -130,11 +130,11 @@ function assertReadable(incompat: number): void {
   throw notRead(`this file system is not read here: ${text}`);
 }
 
-/** The largest that Linux knows. */
+/** The largest sizes that Linux supports. */
 const BLOCK_BYTES_MAX = 64 << 10;
 const DESCRIPTOR_BYTES_MAX = 1024;
 
-/** Everything that is computed from these numbers stays small, and within the device. */
+/** Ensures that all values computed from these numbers stay small, and within the device. */
 function assertPossible(superblock: Omit<Superblock, 'groups'>, deviceBytes: number): void {
   const { blockBytes, blocks, inodeBytes, inodesPerGroup, blocksPerGroup } = superblock;
   const { inodes, firstDataBlock, descriptorBytes } = superblock;

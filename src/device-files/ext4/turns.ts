@@ -1,14 +1,14 @@
 import { setImmediate } from 'node:timers/promises';
 
 /**
- * How long nobody else has a turn. Our choice: a Lease is renewed, and a client is answered, in
- * much more.
+ * Longest time before other tasks get a turn. Our choice: far less than a Lease's renewal or a
+ * client's wait.
  */
 const TURN_MS = 10;
 
 /**
- * Lets everything else of this process have its turn now and then: timers, connections, and the
- * signal that ends the work.
+ * Regularly yields to other tasks of this process: timers, connections, and the signal that ends
+ * the work.
  */
 export class Turns {
   #sinceMs = performance.now();
