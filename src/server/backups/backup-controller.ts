@@ -35,35 +35,32 @@ import { UnderWayNotes } from './under-way.ts';
 export interface BackupControllerOptions extends BackupRunSettings {
   readonly logger: Logger;
   readonly namespace: string;
-  /** Of this process, as Events name it. */
+  /** The name of this process in Events. */
   readonly host: string;
-  /** The watch that it shares with the controllers that follow it. */
+  /** The watch, shared with other controllers of Backups. */
   readonly backups?: SharedBackups;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly removeSnapshots: RemoveSnapshots;
-  /**
-   * Whether another controller of this server deletes backups: it cancels those that are still made
-   * first.
-   */
+  /** Whether another controller of this server deletes backups and cancels running ones. */
   readonly isDeletedElsewhere?: boolean;
-  /** Backups at once. Velero: `--concurrent-backups`. */
+  /** Limit of backups at once. Velero: `--concurrent-backups`. */
   readonly runningMax: number;
   readonly clock?: Clock;
 }
 
 const QUEUE_KEY = 'queue';
-/** Of the queue, should a watch have missed something. Our choice. */
+/** Interval between looks at the queue, in case a watch missed a change. Our choice. */
 const LOOK_MS = 60_000;
 const CANCELED_AT_ONCE = 4;
-/** Of what could not be reached. Our choice. */
+/** Delay before a retry of a cancel, and of the queue after a run. Our choice. */
 const AGAIN_MS = 10_000;
 
 /**
- * Velero's controllers `backup-queue` and `backup` in one: the queue, the runs, and backups that
- * are canceled or deleted while they are made. What is under way when this process dies, another
- * one goes on with.
+ * Velero's controllers `backup-queue` and `backup` in one. Handles the queue, the runs, and backups
+ * that are canceled or deleted before their end. If this process dies, another one continues its
+ * runs.
  */
 export class BackupController extends LeadingController<BackupsRun> {
   readonly name = 'backup';
@@ -79,7 +76,7 @@ export class BackupController extends LeadingController<BackupsRun> {
   }
 }
 
-/** One time that this process leads. */
+/** The state of one term as leader. */
 class BackupsRun {
   readonly #options: BackupControllerOptions;
   readonly #signal: AbortSignal;
@@ -204,7 +201,7 @@ class BackupsRun {
     this.#backups.onChange((after, before) => {
       this.#changed(after, before);
     });
-    // From here on nothing is missed.
+    // From here on, `#changed` handles every change.
     this.#hasStarted = true;
     await this.#lost.look();
     for (const backup of this.#backups.list()) this.#wake(backup);
@@ -224,7 +221,7 @@ class BackupsRun {
     this.#events.changed(after, before);
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
-      // Whoever deletes one that is over removes its files.
+      // The deletion controller removes the files of a finished backup.
       else if (before) this.#lost.over(before);
       if (before) this.#runs.forget(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
@@ -235,7 +232,7 @@ class BackupsRun {
       if (!this.#runs.has(keyOf(after.metadata))) this.#lost.over(after);
       this.#options.metrics.ended(after);
     }
-    // The place that it had is free.
+    // A backup that leaves its phase may free a place.
     if (!after || phaseOf(after) !== (before && phaseOf(before))) this.#queue.queue.add(QUEUE_KEY);
   }
 
@@ -246,8 +243,8 @@ class BackupsRun {
   }
 
   /**
-   * It was deleted while it was made, or waited: what it began is told to stop, and nothing stays
-   * in the bucket.
+   * Ends a backup that was deleted before its end. Its operations are canceled and its files
+   * removed.
    */
   #vanished(backup: Backup): void {
     if (this.#runs.endVanished(backup)) return;
@@ -305,18 +302,12 @@ class BackupsRun {
     }
   }
 
-  /**
-   * Another Backup of its name, which was deleted, is still being ended or removed: both would
-   * write below one folder of the bucket.
-   */
+  /** Whether a deleted Backup of this name is still being ended. Both would use the same folder. */
   #isHeld(key: string): boolean {
     return this.#runs.has(key) || this.#lost.has(key);
   }
 
-  /**
-   * Of one that waits for its operations: they are told to stop, and whoever follows them sees
-   * their ends.
-   */
+  /** Cancels the operations of a waiting backup. Their controller sees them end. */
   async #cancelWaiting(key: string): Promise<Result | undefined> {
     const backup = this.#backups.get(refOf(key));
     if (!backup || !isWaiting(phaseOf(backup)) || !isCanceled(backup)) return undefined;

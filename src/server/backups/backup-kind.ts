@@ -1,10 +1,10 @@
 import { type Backup, BACKUPS, type BackupStatus, type Resource } from '../../kube/index.ts';
 import type { FollowedKind } from '../operations/followed-kind.ts';
 
-/** With the fields that are looked at. */
+/** Typed with the fields that this server reads. */
 export const BACKUP_RESOURCE = BACKUPS as Resource<Backup>;
 
-/** For what follows a run. */
+/** Used by the controllers after a run. */
 export const FOLLOWED_BACKUPS: FollowedKind<Backup> = {
   kind: 'Backup',
   word: 'backup',

@@ -12,10 +12,9 @@ import { phaseOf, statusOf } from './backup-kind.ts';
 import { SnapshotMetrics } from './snapshot-metrics.ts';
 
 const LABELS = ['schedule'] as const;
-/** Velero: pkg/metrics/metrics.go. */
 const DURATION_BUCKETS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 
-/** A backup that is over, with the time of its end. */
+/** A finished backup with the time of its end. */
 interface Ended {
   readonly backup: Backup;
   readonly status: Readonly<BackupStatus>;
@@ -23,16 +22,12 @@ interface Ended {
 }
 
 export interface BackupMetricsOptions {
-  /**
-   * Backups as the cluster has them, asked at each scrape; undefined where this process does not
-   * follow them.
-   */
+  /** All Backups, read at each scrape; undefined if this process does not follow them. */
   readonly backups: () => readonly Backup[] | undefined;
-  /** Whether snapshots of CSI drivers are counted. Velero: `--features=EnableCSI`. */
   readonly hasCsi?: boolean;
 }
 
-/** Velero's metrics of backups, by its names. */
+/** Velero's metrics of backups, with the same names. Velero: pkg/metrics/metrics.go. */
 export class BackupMetrics {
   readonly #counters: Record<string, Counter<'schedule'>>;
   readonly #duration: Histogram<'schedule'>;
@@ -40,9 +35,9 @@ export class BackupMetrics {
   readonly #backups: () => readonly Backup[] | undefined;
   /** Schedules that have series. */
   readonly #begun = new Set<string>();
-  /** Schedules that are gone, while some of their backups are still there. */
+  /** Deleted schedules that still have backups. */
   readonly #gone = new Set<string>();
-  /** All schedules that there are; undefined where this process was not told. */
+  /** All existing schedules; undefined until this process knows them. */
   #existing: Set<string> | undefined;
   /** The newest backup whose tarball this process made. Keys are schedules. */
   readonly #tarballs = new Map<string, { readonly uid: string; readonly bytes: number }>();
@@ -118,7 +113,7 @@ export class BackupMetrics {
       collect() {
         const known = backups();
         if (known) this.set(known.length);
-        // A process that does not lead knows nothing of them, which is not 0.
+        // A process that does not lead has no value: 0 would be wrong.
         else this.remove();
       },
     });
@@ -131,7 +126,7 @@ export class BackupMetrics {
         this.reset();
         const known = backups();
         if (!known) return;
-        // Those of the queue are always there, so that nobody takes none for unknown.
+        // Always set the phases of the queue: 0 differs from unknown.
         for (const phase of ['New', 'Queued', 'InProgress']) this.set({ phase }, 0);
         for (const phase of known.map(phaseOf)) {
           if (!isOver(phase)) this.inc({ phase: phase === '' ? 'New' : phase });
@@ -153,13 +148,11 @@ export class BackupMetrics {
       },
     });
     this.#snapshots = new SnapshotMetrics(registry, { hasCsi });
-    // Backups without a schedule.
     this.begin('');
   }
 
   /**
-   * Every schedule of the cluster, when this process begins to follow them. Removes the series of
-   * all others.
+   * Called with all schedules when this process begins to follow them. Removes all other series.
    */
   exist(schedules: readonly string[]): void {
     for (const schedule of [...this.#begun]) {
@@ -169,8 +162,8 @@ export class BackupMetrics {
   }
 
   /**
-   * Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that
-   * an alert sees the first failure as a change.
+   * Starts the series of a schedule before its first backup, so that an alert sees the first
+   * failure as a change. Velero: InitSchedule.
    */
   begin(schedule: string): void {
     this.#gone.delete(schedule);
@@ -185,7 +178,7 @@ export class BackupMetrics {
     this.#snapshots.begin(schedule);
   }
 
-  /** The schedule is gone (RemoveSchedule). */
+  /** Removes the series of a deleted schedule. Velero: RemoveSchedule. */
   end(schedule: string): void {
     this.#begun.delete(schedule);
     this.#gone.add(schedule);
@@ -202,7 +195,7 @@ export class BackupMetrics {
     return this.#gone.has(schedule) || this.#existing?.has(schedule) === false;
   }
 
-  /** A value for each schedule that is there. None while another process follows the Backups. */
+  /** A value for each existing schedule; none if another process follows the Backups. */
   #values<T>(
     valueOf: (newest: Ended | undefined, schedule: string) => T,
     isCounted: (phase: string) => boolean,
@@ -215,7 +208,7 @@ export class BackupMetrics {
       .map((schedule) => [schedule, valueOf(newest.get(schedule), schedule)]);
   }
 
-  /** Undefined where another process made the newest one, or it is deleted. */
+  /** Undefined if another process made the newest backup, or if it is deleted. */
   #tarballBytes(newest: Ended | undefined, schedule: string): number | undefined {
     const own = this.#tarballs.get(schedule);
     if (!own || newest?.backup.metadata.uid === own.uid) return own?.bytes;
@@ -231,10 +224,7 @@ export class BackupMetrics {
     this.#counters.validation?.inc(this.#labelsOf(backup));
   }
 
-  /**
-   * All of its items are in its files, and its status says so. `tarballBytes`: where this process
-   * has made the file.
-   */
+  /** Called after the status is written. `tarballBytes` is set if this process made the file. */
   itemsDone(backup: Backup, tarballBytes?: number): void {
     const { schedule } = this.#labelsOf(backup);
     if (tarballBytes !== undefined) this.tarball(backup, tarballBytes);
@@ -246,7 +236,7 @@ export class BackupMetrics {
     this.#tarballs.set(schedule, { uid: backup.metadata.uid, bytes: sizeBytes });
   }
 
-  /** The backup has its last phase now. */
+  /** Called when the backup has its last phase. */
   ended(backup: Backup): void {
     const labels = this.#labelsOf(backup);
     const { warnings = 0, ...status } = statusOf(backup);
@@ -263,12 +253,12 @@ export class BackupMetrics {
     if (phase !== 'Failed') this.#snapshots.ended(labels.schedule, backup);
   }
 
-  /** It is gone, and its own series with it. */
+  /** Removes the series of a deleted backup. */
   deleted(backup: Backup): void {
     this.#snapshots.deleted(backup);
   }
 
-  /** Begins the series of its schedule first: beginning them later would overwrite the count. */
+  /** Begins the series first: beginning them later would overwrite the count. */
   #labelsOf(backup: Backup): { schedule: string } {
     const schedule = scheduleOf(backup);
     this.#beginSeries(schedule);
@@ -279,12 +269,12 @@ export class BackupMetrics {
 const scheduleOf = ({ metadata }: Backup): string =>
   metadata.labels?.['velero.io/schedule-name'] ?? '';
 
-/** Times of the API server and of a Backup are known to a second or two. */
+/** Tolerance: times of the API server and of a Backup are exact to a second or two. */
 const CLOCK_MS = 5000;
 
 /**
- * A Backup of another cluster is created here after its run. Its success must not end an alert
- * about a schedule of the same name. Velero's sync leaves no mark, so the times decide then.
+ * A synced Backup of another cluster must not end an alert for a schedule of its name. Velero's
+ * sync leaves no mark, so the times decide: a synced Backup is created after its run.
  */
 function isOfThisCluster(backup: Backup): boolean {
   if (isSynced(backup)) return false;
@@ -295,7 +285,7 @@ function isOfThisCluster(backup: Backup): boolean {
 }
 
 /**
- * When the newest completed backup of each schedule ended, in seconds since 1970. Velero:
+ * End of the newest completed backup of each schedule, in Unix seconds. Velero:
  * getLastSuccessBySchedule.
  */
 function lastSuccesses(backups: readonly Backup[]): Map<string, number> {
@@ -306,7 +296,6 @@ function lastSuccesses(backups: readonly Backup[]): Map<string, number> {
   return seconds;
 }
 
-/** The backup that ended last, for each schedule. */
 function newestOf(
   backups: readonly Backup[],
   isCounted: (phase: string) => boolean,
@@ -315,7 +304,7 @@ function newestOf(
   for (const backup of backups) {
     if (!isCounted(phaseOf(backup))) continue;
     const status = statusOf(backup);
-    // A backup that was not valid has no end, and began when it was created.
+    // An invalid backup has no end, so its creation time counts.
     const endMs =
       msOf(status.completionTimestamp) ??
       msOf(status.startTimestamp) ??

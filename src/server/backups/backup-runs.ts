@@ -39,7 +39,7 @@ import type { LostBackups } from './lost-backups.ts';
 import type { PhaseWriter } from './phase-writer.ts';
 import type { UnderWayNotes } from './under-way.ts';
 
-/** What the runs of backups need of this server, whenever it leads. */
+/** Settings of backup runs, the same in every term as leader. */
 export interface BackupRunSettings {
   readonly client: KubeClient;
   readonly discovery: () => Promise<Discovery>;
@@ -48,7 +48,7 @@ export interface BackupRunSettings {
   readonly defaults: BackupDefaults;
   readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
   readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
-  /** Put on every Backup that begins. */
+  /** Added to every Backup that begins. */
   readonly annotations: Readonly<Record<string, string>>;
   readonly metrics: BackupMetrics;
 }
@@ -62,40 +62,37 @@ export interface BackupRunsOptions {
   readonly logger: Logger;
   readonly clock: Clock;
   readonly assertLeading: () => void;
-  /** Of this process's turn. */
+  /** Aborted when this process stops leading. */
   readonly signal: AbortSignal;
-  /** A run has ended: its place is free. Not called when this process's turn ends. */
+  /** Called when a run has ended, unless this process has stopped leading. */
   readonly onOver: () => void;
 }
 
-/** Our choice: the next progress says more. */
+/** Our choice: short, because a later update has newer progress. */
 const PROGRESS_PATIENCE_MS = 10_000;
-/** For the first check of a location, which its bucket may keep waiting for 30 s. Our choice. */
+/** For the first check of a location, whose bucket may take 30 s to answer. Our choice. */
 const FIRST_LOOK_MS = 40_000;
-/** How long one is left alone whose next phase the API server refuses. Our choice. */
+/** Delay before the next try of a backup that could not be run. Our choice. */
 const REST_NS = 10n * SECOND_NS;
-/** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
+/** Velero's own message for a run of a killed server (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
 
 interface Task extends RunBeside {
   readonly uid: string;
-  /** Its Backup was seen to go. */
+  /** Whether its Backup was deleted. */
   hasVanished: boolean;
 }
 
-/**
- * The backups that run in this process: each from `ReadyToStart`, by its validation and
- * `InProgress`, to the phase after its run, which is written here.
- */
+/** Runs backups in this process: validation, `InProgress`, and the phase after the run. */
 export class BackupRuns {
   readonly #options: BackupRunsOptions;
   readonly #settings: BackupRunSettings;
-  /** By `namespace/name`, as two of one name would write below one folder of the bucket. */
+  /** Keys are `namespace/name`: backups of one name would share a folder of the bucket. */
   readonly #tasks = new Map<string, Task>();
-  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  /** UIDs of backups that have run here. The watch may still show their old phase. */
   readonly #hadRun = new Set<string>();
-  /** Since when those are left alone that could not be run, by UID. */
+  /** Time since a backup could not be run. Keys are UIDs. */
   readonly #resting = new Map<string, Stopwatch>();
 
   constructor(options: BackupRunsOptions) {
@@ -103,7 +100,7 @@ export class BackupRuns {
     this.#settings = options.settings;
   }
 
-  /** Whether a backup of this `namespace/name` runs here. */
+  /** Whether a backup with this `namespace/name` runs here. */
   has(key: string): boolean {
     return this.#tasks.has(key);
   }
@@ -113,36 +110,34 @@ export class BackupRuns {
   }
 
   /**
-   * How long one is still left alone, since it could not be run; 0 where it may begin. Others have
-   * its place meanwhile: one that begins late is then one more than allowed.
+   * Remaining delay of a backup that could not be run; 0 if it may begin. Its place is free
+   * meanwhile, so one more than allowed may run.
    */
   restMs(uid: string): number {
     const since = this.#resting.get(uid);
     return since ? Math.max(0, Number((REST_NS - since.elapsedNs) / 1_000_000n)) : 0;
   }
 
-  /** Until the first of those may begin again. */
+  /** Time until the first delayed backup may begin. */
   get nextMs(): number {
     const left = [...this.#resting.keys()].map((uid) => this.restMs(uid)).filter((ms) => ms > 0);
     return Math.min(Infinity, ...left);
   }
 
-  /** It is gone. One that runs is to be ended by {@link endVanished}. */
+  /** Forgets a deleted backup. {@link endVanished} ends its run. */
   forget(uid: string): void {
     this.#hadRun.delete(uid);
     this.#resting.delete(uid);
   }
 
-  /** False where it does not run here. */
+  /** Returns false if the backup does not run here. */
   cancel(backup: Backup): boolean {
     const task = this.#taskOf(backup);
     task?.cancel();
     return task !== undefined;
   }
 
-  /**
-   * Of one that is gone: what it has begun ends after its run. False where it does not run here.
-   */
+  /** Stops a deleted backup and ends its operations. Returns false if it does not run here. */
   endVanished(backup: Backup): boolean {
     const task = this.#taskOf(backup);
     if (task) task.hasVanished = true;
@@ -154,7 +149,7 @@ export class BackupRuns {
     return task?.uid === metadata.uid ? task : undefined;
   }
 
-  /** Of one that is in `ReadyToStart` or `InProgress`, while no other one of its name runs. */
+  /** Runs a backup in `ReadyToStart` or `InProgress`. No backup of its name may run. */
   begin(backup: Backup): void {
     const { lost, logger, clock, signal, onOver } = this.#options;
     const key = keyOf(backup.metadata);
@@ -162,20 +157,20 @@ export class BackupRuns {
     this.#resting.delete(uid);
     const run = runBeside({
       make: (abort) => this.#make(backup, abort),
-      // While no server led.
+      // The user may have canceled it while no server led.
       isCanceled: isCanceled(backup),
       leaving: signal,
       onFailed: (error) => {
         const fields = { backup: backup.metadata.name, error: messageOf(error) };
         logger.error(fields, 'a backup could not be run, and is looked at again');
-        // An API server that is away says nothing about it, and keeps all from beginning.
+        // A passing error affects all backups, so it causes no delay.
         if (!isPassing(error)) this.#resting.set(uid, new Stopwatch(clock));
       },
       onOver: () => {
         const task = this.#tasks.get(key);
         this.#tasks.delete(key);
         if (signal.aborted) return;
-        // Whatever the run was at: it may have been over, and only its journal was still removed.
+        // Applies to every stage of the run, even if only its journal was left to remove.
         if (task?.hasVanished === true) lost.add(backup);
         this.#noteIfOver(backup);
         onOver();
@@ -184,12 +179,11 @@ export class BackupRuns {
     this.#tasks.set(key, { ...run, uid, hasVanished: false });
   }
 
-  /** Resolves when nothing runs here any more. */
   async settle(): Promise<void> {
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
   }
 
-  /** Its note goes when nothing more becomes of it. */
+  /** Removes the note of a finished backup. */
   #noteIfOver({ metadata }: Backup): void {
     const { backups, lost } = this.#options;
     const now = backups.get(metadata);
@@ -216,8 +210,7 @@ export class BackupRuns {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#settings.runner(), about);
       const noting = { what: 'note that a backup is under way', logger, signal };
-      // A cancel does not cut it off: a note that comes after its removal would stay, and a
-      // deletion would wait for it.
+      // A cancel must not abort this: a note written after its removal would stay.
       await patiently(() => notes.write(backup, leaving), noting);
       signal.throwIfAborted();
       const outcome = await runner.run({
@@ -254,7 +247,7 @@ export class BackupRuns {
     }
   }
 
-  /** Undefined where it cannot run, and says why. */
+  /** Returns undefined if the backup is not valid. The status then says why. */
   async #start(given: Backup, signal: AbortSignal): Promise<Backup | undefined> {
     const { phases, logger, clock } = this.#options;
     const { client, defaults, loadPolicies, isServed, metrics } = this.#settings;
@@ -302,7 +295,7 @@ export class BackupRuns {
     return undefined;
   }
 
-  /** The next one says more: none is waited for. */
+  /** Writes the progress with few retries, because a later update replaces it. */
   async #tell(backup: Backup, progress: Progress): Promise<void> {
     const { backups, logger } = this.#options;
     try {
@@ -314,10 +307,7 @@ export class BackupRuns {
     }
   }
 
-  /**
-   * The journal is of no use any more. What cannot be done now is tried again when the note of the
-   * backup goes.
-   */
+  /** Removes the journal. After a failure, {@link LostBackups} tries again. */
   async #forget(backup: Backup): Promise<void> {
     const { lost, logger, signal, assertLeading } = this.#options;
     try {

@@ -26,10 +26,7 @@ export interface LocationBucketsOptions extends Omit<LocationStoreOptions, 'open
   readonly logger?: Logger | undefined;
 }
 
-/**
- * The buckets of BackupStorageLocations, by the credentials that their Secrets hold when one is
- * opened.
- */
+/** The buckets of BackupStorageLocations. Credentials are read at each `open`. */
 export class LocationBuckets implements Buckets {
   readonly #options: LocationBucketsOptions;
   #notKept = '';
@@ -67,14 +64,14 @@ export class LocationBuckets implements Buckets {
     };
   }
 
-  /** Before a key signs or encrypts, the Secret of the keys has it. */
+  /** Stores keys in their Secret before they sign or encrypt. */
   async #signing(signal: AbortSignal): Promise<Signing | undefined> {
     const access = { ...this.#options, signal };
     const passwords = await repositoryPasswords(access);
     const signing = await signingBy(passwords);
     const own = signing?.fileKey?.key.toString('hex');
     const wanted = [...(passwords?.earlierKeys ?? []), ...(own === undefined ? [] : [own])];
-    // An account that may not read the Secret is told so below.
+    // A refused read of the Secret is reported below.
     const keptKeys = passwords?.keptKeys;
     if (wanted.every((key) => keptKeys?.includes(key))) return signing;
     try {
@@ -82,7 +79,7 @@ export class LocationBuckets implements Buckets {
     } catch (error) {
       signal.throwIfAborted();
       const reason = messageOf(error);
-      // Backups go on. Buckets are opened each minute, so the same reason is logged once.
+      // Backups continue. Buckets are opened each minute, so the same reason is logged once.
       if (reason !== this.#notKept) {
         const fields = { secret: `${access.namespace}/${ARCHIVE_KEYS_SECRET}`, error: reason };
         this.#options.logger?.warn(fields, KEYS_NOT_KEPT);
@@ -96,7 +93,7 @@ export class LocationBuckets implements Buckets {
 const KEYS_NOT_KEPT =
   'the keys of archives cannot be stored in their Secret: once the password is another one, old archives cannot be read. Check that the server may get, create and update this Secret';
 
-/** Why a location that encrypts cannot be written to. Throws `BAD_STORAGE_LOCATION`, `KUBE_*`. */
+/** Why an encrypting location cannot be written to. Throws `BAD_STORAGE_LOCATION`, `KUBE_*`. */
 export async function encryptionProblem(
   { metadata }: KubeObject,
   { client, signal }: { readonly client: Pick<KubeClient, 'find'>; readonly signal: AbortSignal },
@@ -106,7 +103,7 @@ export async function encryptionProblem(
   return (await hasSecretPassword({ client, namespace, signal })) ? undefined : CANNOT_ENCRYPT;
 }
 
-/** Whether there is a password that not everybody knows. Throws `KUBE_*`. */
+/** Whether the password is secret, and not Velero's default. Throws `KUBE_*`. */
 export async function hasSecretPassword(
   access: Parameters<typeof repositoryPasswords>[0],
 ): Promise<boolean> {

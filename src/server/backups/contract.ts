@@ -8,41 +8,37 @@ import type { VolumeSnapshotter } from '../../plugin/index.ts';
 import type { RestoreBucket } from '../restores/files/restore-bucket.ts';
 
 /**
- * What the controllers of backups ask of each other. The backup controller decides when a Backup
- * runs and writes its phases; a runner makes one backup, from the first item to its files in the
- * bucket; sessions reach the actions of plugins; volumes are what is done beside the objects.
+ * Contracts between the controllers of backups:
+ * - The backup controller decides when a Backup runs, and writes its phases.
+ * - A runner makes one backup, from the first item to its files in the bucket.
+ * - Sessions call the actions of plugins. Volumes handle data outside the objects.
  */
 
-/** The storage of a location, by the credentials of now. Whoever opens it closes it. */
+/** The storage of a location with its current credentials. The caller closes it. */
 export interface OpenBucket extends AsyncDisposable {
   readonly bucket: Bucket;
-  /**
-   * If it was opened for a Restore: whose files are in the bucket, and which ones the cluster
-   * keeps.
-   */
+  /** Only for a Restore: files in the bucket, and files that the cluster keeps. */
   readonly files?: Pick<RestoreBucket, 'claim' | 'upload' | 'deleteKept' | 'assertInBucket'>;
 }
 
 export interface Buckets {
   /**
-   * `location` is the name of a BackupStorageLocation. For a Restore, files that the bucket refuses
-   * are kept in the cluster. Throws `NO_LOCATION` if there is none, and errors of the API server
-   * and the storage.
+   * Opens a BackupStorageLocation by name. For a Restore, the cluster keeps files that the bucket
+   * refuses. Throws `NO_LOCATION`, and errors of the API server and the storage.
    */
   open(location: string, signal: AbortSignal, restore?: RestoreRef): Promise<OpenBucket>;
 }
 
 /**
- * The actions that one backup asks: our own in this process, and those of plugins, whose processes
- * end with the session.
+ * The actions for one backup: our own and those of plugins. Closing it ends the plugin processes.
  */
 export interface ActionSession extends AsyncDisposable {
-  /** In the order in which Velero runs them. Starts every plugin that has some. */
+  /** Actions in Velero's order. Starts every plugin that has some. */
   loadActions(signal: AbortSignal): Promise<{
     readonly actions: readonly BackupAction[];
     readonly blockActions: readonly BlockAction[];
   }>;
-  /** About operations of this backup, also of those that an earlier server began. */
+  /** For all operations of this backup, also from earlier servers. */
   readonly asker: OperationAsker;
   /** Velero's VolumeSnapshotter of a provider. Throws `NO_SUCH_PLUGIN`. */
   snapshotter(provider: string, config: Readonly<Record<string, string>>): VolumeSnapshotter;
@@ -50,64 +46,58 @@ export interface ActionSession extends AsyncDisposable {
 
 export interface ActionSessions {
   /**
-   * `logger`: what plugins log is of this backup, and their errors and warnings count as its own.
-   * Throws `PLUGIN_FOLDER`.
+   * `logger` gets the log of the plugins. Their errors and warnings count for this backup. Throws
+   * `PLUGIN_FOLDER`.
    */
   open(backup: Backup, logger: Logger): Promise<ActionSession>;
 }
 
-/** What a run is about. */
 export interface RunRequest {
-  /** As its CR is in `InProgress`: everything is decided in it. */
+  /** The CR in `InProgress`, after validation. */
   readonly backup: Backup;
-  /** At most once a second, never two at once. */
+  /** Called at most once a second, never twice at once. */
   readonly onProgress: (progress: Progress) => Promise<void>;
-  /** Right before each write that must not be made by a second server. Throws `LEADERSHIP_LOST`. */
+  /** Called before each write that a second server must not repeat. Throws `LEADERSHIP_LOST`. */
   readonly assertLeading: () => void;
   /**
-   * Its reason is `CANCELED` with `by: 'shutdown'` where another server goes on, and any other one
-   * where the backup is canceled or deleted: then its operations are told to stop.
+   * The reason is `CANCELED`. With `by: 'shutdown'` another server continues. Otherwise the backup
+   * is canceled or deleted, and its operations are canceled too.
    */
   readonly signal: AbortSignal;
   /**
-   * Of a run that throws: all that it and earlier ones have begun is told to end. Not called where
-   * that could not be done, as where the journal could not be read.
+   * Called before `run` throws, if everything that was begun is ended. Not called if that failed,
+   * for example because the journal could not be read.
    */
   readonly onEnded?: () => void;
   /**
-   * Of a run that throws: a sentence that names operations that could not be told to stop, for the
-   * `failureReason`. They may go on, and keep data and snapshots that nobody needs.
+   * Called before `run` throws, with a sentence for the `failureReason`. The sentence names
+   * operations that could not be canceled. They may go on and leave data and snapshots.
    */
   readonly onUntold?: (text: string) => void;
-  /**
-   * Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun
-   * then.
-   */
+  /** Aborted when this process stops leading, even after `signal`. Begin nothing then. */
   readonly leaving?: AbortSignal;
 }
 
-/** What the CR says after a run. The files in the bucket say the same, and were stored first. */
+/** The status after a run. The files in the bucket have the same status already. */
 export interface RunOutcome {
-  /** `WaitingForPluginOperations`, `Finalizing`, both with `PartiallyFailed`. */
+  /** `WaitingForPluginOperations` or `Finalizing`, or either with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
-  /** The stored files are signed. */
   readonly isSigned?: boolean;
-  /** Of its tarball, where this run has made it. */
+  /** Size of the tarball, if this run made it. */
   readonly tarballBytes?: number;
 }
 
-/** Makes one backup. */
 export interface BackupRunner {
   /**
-   * Throws what ends the backup as `Failed`, in a sentence; its log and what it began are stored as
-   * far as the bucket is there, and its operations are told to stop. Throws the reason of the
-   * signal; for a shutdown everything stays as another server needs it.
+   * Throws an error with a sentence if the backup fails. Before that, it stores the log if it can,
+   * and cancels the operations. Throws the reason of the signal. At a shutdown, everything stays
+   * for the next server.
    */
   run(request: RunRequest): Promise<RunOutcome>;
   /**
-   * After the CR says how it ended: nobody needs the journal any more, and files that were not all
-   * published are. Throws what is worth another try.
+   * Removes the journal once the CR has its phase. Publishes files that are not published yet.
+   * Throws errors that are worth a retry.
    */
   forget(backup: Backup, options: Pick<RunRequest, 'signal' | 'assertLeading'>): Promise<void>;
 }

@@ -17,7 +17,7 @@ import {
 import type { RunsView } from '../runs/runs-view.ts';
 import { phaseOf } from './backup-kind.ts';
 
-/** What `velero backup delete` makes. */
+/** A DeleteBackupRequest, as `velero backup delete` creates it. */
 interface DeletionRequest extends KubeObject {
   readonly spec?: { readonly backupName?: string };
   readonly status?: { readonly phase?: string };
@@ -28,7 +28,7 @@ export interface DeletionRequestsOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly backups: RunsView<Backup>;
-  /** Another controller of this server looks after all requests. */
+  /** Whether other controllers of this server handle all requests. */
   readonly isElsewhere?: boolean;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -37,9 +37,8 @@ export interface DeletionRequestsOptions {
 const WORKERS = 2;
 
 /**
- * Requests to delete backups that are still made, which Velero refuses: the Backup is deleted, and
- * with it everything that it began ends. Requests for backups that are over stay as they are, for a
- * server that deletes those.
+ * Handles requests to delete running backups, which Velero refuses. Deletes the Backup, and with it
+ * everything that its run began. Requests for finished backups are left to another server.
  */
 export class DeletionRequests {
   readonly #options: DeletionRequestsOptions;
@@ -92,20 +91,17 @@ export class DeletionRequests {
   }
 }
 
-/**
- * Whether nobody has answered it, and it was made for this Backup: requests for earlier ones of the
- * name may stay.
- */
+/** Whether the request is unanswered and is for this Backup, not for an earlier one of the name. */
 const isFor = (request: DeletionRequest, backup: Backup): boolean =>
   !isAnswered(request.status?.phase) && isAbout(request, backup);
 
-/** One that names no UID is about the Backup that was there when it was made. */
+/** A request without a UID is for the Backup that existed at its creation. */
 export function isAbout(request: KubeObject, { metadata }: Backup): boolean {
   const uid = request.metadata.labels?.[BACKUP_UID] ?? '';
   if (uid !== '') return uid === metadata.uid;
   const [asked = NaN, made = NaN] = [request.metadata, metadata].map(({ creationTimestamp }) =>
     Date.parse(creationTimestamp ?? ''),
   );
-  // What is not known is no reason.
+  // A missing time is no reason to refuse.
   return !(asked < made);
 }

@@ -35,7 +35,7 @@ export interface LostBackupsOptions {
   readonly namespace: string;
   readonly backups: RunsView<Backup>;
   readonly notes: UnderWayNotes;
-  /** Of its files after its run. */
+  /** The tasks that write its files after its run. */
   readonly writers: Pick<FileWriters, 'close'>;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
@@ -45,74 +45,70 @@ export interface LostBackupsOptions {
   readonly removeSnapshots: RemoveSnapshots;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
-  /** A name is free again. */
+  /** Called when a name is free again. */
   readonly onRemoved: () => void;
 }
 
-/**
- * Its run had a good end, and its phase alone says what came after: its files may not be published.
- */
+/** The run ended well, but only the phase tells the rest: files may be unpublished. */
 const isGivenUp = (backup: Backup): boolean =>
   phaseOf(backup) === 'PartiallyFailed' && statusOf(backup).failureReason !== undefined;
 
 /**
- * Removes the VolumeSnapshots of a Backup that was deleted before its end; those that were to be
- * kept only `withKept`. Throws where some of them stay.
+ * Removes VolumeSnapshots of a Backup that was deleted before its end. Snapshots that were to be
+ * kept are removed only `withKept`. Throws if some remain.
  */
 export type RemoveSnapshots = (
   backup: Backup,
   options: { readonly withKept: boolean; readonly signal: AbortSignal },
 ) => Promise<void>;
 
-/** A Backup that was deleted before its end. What it was is in its note where nobody saw it go. */
+/**
+ * A Backup that was deleted before its end. If nobody saw the deletion, its note has the fields.
+ */
 interface Lost {
   readonly key: string;
-  /** Whether somebody saw it go. */
+  /** Whether the watch saw the deletion. */
   readonly isSeen: boolean;
   readonly sinceMs: number;
-  /** `namespace/name` of pods whose post hooks have run since. */
+  /** `namespace/name` of pods whose post hooks have run since the deletion. */
   readonly thawed: Set<string>;
-  /** Undefined until its note is read. */
+  /** Undefined until the note is read. */
   backup: Backup | undefined;
   isThawed: boolean;
 }
 
 const WORKERS = 16;
-/** Of these for one location: one that hangs must not keep the others waiting. */
+/** Limit for one location, so that a location that hangs does not block the others. */
 const AT_LOCATION = 12;
 const BUSY_MS = 200;
 /**
- * How long others leave its namespaces alone, should its pods still be frozen. Our choice: a bucket
- * that is gone for good must not end all backups.
+ * How long the namespaces of its frozen pods stay blocked for other backups. Our choice: a bucket
+ * that is gone for good must not stop all backups.
  */
 const FROZEN_MS = 10 * 60_000;
 const OVER = 'over/';
-/**
- * For one at a time: a bucket that hangs must not keep the others waiting for ever. It is tried
- * again. Our choice.
- */
+/** Time limit of one try, in case a bucket hangs. Our choice. */
 const TRYING_MS = 30 * 60_000;
-/** How long the API server may be away meanwhile. */
+/** How long a try waits for the API server. */
 const PATIENCE_MS = 60_000;
-/** Where it is not sure whether somebody has deleted a Backup. */
+/** Delay while it is unclear whether a user has deleted the Backup. */
 const UNSURE_MS = 5 * 60_000;
 const NOTHING: LeftRun = { operations: [], snapshots: [], unknownSnapshots: [], frozen: [] };
 
 /**
- * Backups that were deleted while they were made, or waited for their operations: what they have
- * begun is told to stop, and nothing of theirs stays with providers or in the bucket. Also those
- * whose deletion nobody saw, by their notes. Each is tried again until it is done.
+ * Ends backups that were deleted before their end. Cancels their operations, and removes their
+ * snapshots and files. Notes reveal deletions that no server saw. Retries until done.
  */
 export class LostBackups {
   readonly #options: LostBackupsOptions;
   readonly #controller: Controller;
   readonly #lost = new Map<string, Lost>();
-  /** How many have a name. */
+  /** Number of lost backups per `namespace/name`. */
   readonly #keys = new Map<string, number>();
-  /** UIDs of those whose journal is no more. */
+  /** UIDs of backups whose journal is removed. */
   readonly #forgotten = new Set<string>();
   readonly #over = new Map<string, Backup>();
-  /** How many are worked on, by location. */
+  /** Number of running tries per location. */
   readonly #busy = new Map<string, number>();
 
   constructor(options: LostBackupsOptions) {
@@ -127,8 +123,7 @@ export class LostBackups {
   }
 
   /**
-   * Compares the notes with what is there: to be called before any backup begins. Waits for an API
-   * server that is away.
+   * Finds lost backups by their notes. Call it before any backup begins. Waits for the API server.
    */
   async look(): Promise<void> {
     const { backups, namespace, logger, signal } = this.#options;
@@ -155,22 +150,19 @@ export class LostBackups {
     await this.#controller.run(this.#options.signal);
   }
 
-  /**
-   * Whether one of this name is still to be removed: what another one would write is in the same
-   * folder of the bucket.
-   */
+  /** Whether a backup of this name is still being removed. A new one would share its folder. */
   has(key: string): boolean {
     return this.#keys.has(key);
   }
 
-  /** Those whose pods may still be frozen. One whose note was not read yet takes all namespaces. */
+  /** Backups whose pods may still be frozen. Without its note, a backup blocks all namespaces. */
   frozen(): Backup[] {
     return [...this.#lost.values()]
       .filter(({ isThawed, sinceMs }) => !isThawed && performance.now() - sinceMs < FROZEN_MS)
       .map(({ backup }) => backup ?? ({ metadata: {}, spec: {} } as Backup));
   }
 
-  /** Of one that was seen to go. */
+  /** Adds a backup whose deletion the watch saw. */
   add(backup: Backup): void {
     this.#add(backup.metadata.uid, keyOf(backup.metadata), backup);
   }
@@ -195,19 +187,18 @@ export class LostBackups {
     this.#options.onRemoved();
   }
 
-  /** The journal of its run was removed. */
+  /** Called when the journal of a run is removed. */
   forgotten({ metadata: { uid } }: Backup): void {
     if (this.#options.notes.has(uid)) this.#forgotten.add(uid);
   }
 
   /**
-   * Nothing more becomes of it: its note goes, and before that whatever its run has left; `isLeft`:
-   * also where it has no note.
+   * Removes the leftovers of a finished backup, and then its note. `isLeft`: even without a note.
    */
   over(backup: Backup, { isLeft = false } = {}): void {
     const { uid } = backup.metadata;
     if (!isLeft && !this.#options.notes.has(uid)) return;
-    // The first one has more fields.
+    // The first version has more fields.
     if (!this.#over.has(uid)) this.#over.set(uid, backup);
     this.#controller.queue.add(`${OVER}${uid}`);
   }
@@ -224,8 +215,8 @@ export class LostBackups {
   }
 
   /**
-   * Of one that is over, and whose journal nobody has removed: where it has failed, its journal may
-   * say what goes on, and its files may not all be published.
+   * Cleans up after a finished backup that still has a journal. The journal of a failed backup may
+   * have running operations. Files may be unpublished.
    */
   async #endLeft(given: Backup): Promise<void> {
     const { uid, name } = given.metadata;
@@ -241,7 +232,7 @@ export class LostBackups {
         await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
       }
       const { assertLeading, logger } = this.#options;
-      // Whoever deletes it removes its files.
+      // The deletion removes the files.
       if (phaseOf(given) !== 'Deleting') {
         await new BackupArchive(bucket).sealEnded(name, uid, {
           signal,
@@ -261,13 +252,12 @@ export class LostBackups {
       const backup = (lost.backup ??= await notes.load(uid, signal));
       if (backup) {
         const presence = await backups.presence(backup);
-        // A watch that lists anew may have shown less than there is: whoever makes it goes on.
+        // A new list of the watch was incomplete. Its controller continues the backup.
         if (presence === 'there') {
           this.#drop(uid);
           return undefined;
         }
-        // Where nobody saw it go, its kind may be gone for a while, and what was read is all there
-        // is to go by.
+        // Its kind may be gone for a while, so wait for a definite answer.
         if (presence === 'unknown' && !lost.isSeen) return { requeueAfterMs: UNSURE_MS };
         const location = backup.spec.storageLocation ?? '';
         const busy = this.#busy.get(location) ?? 0;
@@ -303,8 +293,8 @@ export class LostBackups {
     const end = archive ? await storedEnd(archive, backup, signal) : 'none';
     if (opened && archive && end === 'stored') {
       await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
-      // Only its note was still there: whoever deletes a backup that is over removes its files, and
-      // Backups are made again from them.
+      // The backup had ended. A deletion removes its files; until then Backups are synced from
+      // them.
       assertLeading();
       await removeEndedJournal({ bucket: opened.bucket, backup, logger, signal });
       return;
@@ -312,11 +302,11 @@ export class LostBackups {
     const left = opened
       ? await readLeftRun({ bucket: opened.bucket, backup, logger, signal })
       : NOTHING;
-    // Its movements belong to the Backup, and go with it.
+    // Its data movements are owned by the Backup and are deleted with it.
     await this.#end(backup, left, signal, lost.thawed);
     lost.isThawed = true;
     this.#options.onRemoved();
-    // Its files may be a whole backup. They are not deleted before somebody can tell.
+    // The files may be a complete backup, so keep them until their key is there.
     if (end === 'unknown') throw keyMissing(name);
     assertLeading();
     await this.#options.removeSnapshots(backup, { withKept: filesGo, signal });
@@ -365,7 +355,7 @@ export class LostBackups {
     }
   }
 
-  /** Undefined where the location was deleted as well: its files are nobody's of this cluster. */
+  /** Undefined if the location is deleted: its files no longer belong to this cluster. */
   async #openedIfThere(location: string, signal: AbortSignal): Promise<OpenBucket | undefined> {
     try {
       return location === '' ? undefined : await this.#options.buckets.open(location, signal);
@@ -377,8 +367,8 @@ export class LostBackups {
 }
 
 /**
- * Whether its files say that it is over: it was killed before its note went. `unknown`: they say
- * so, and the key that signed them is missing.
+ * Whether its files say that the backup has ended. `unknown`: the files say so, but the key of
+ * their signature is missing.
  */
 async function storedEnd(
   archive: BackupArchive,
@@ -390,7 +380,7 @@ async function storedEnd(
     const { metadata, status } = stored.metadata;
     if (metadata.uid !== uid || !isOver(status?.phase ?? '')) return 'none';
     if (stored.signature === 'unknown') return 'unknown';
-    // A writer to the bucket must not keep operations from ending.
+    // A writer to the bucket must not prevent the cancel of operations.
     return stored.mayBeForged ? 'none' : 'stored';
   } catch (error) {
     if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return 'none';

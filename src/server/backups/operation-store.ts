@@ -4,10 +4,7 @@ import { archiveStore, type OperationStore, type Subject } from '../../item-oper
 import { BACKUPS, type KubeClient } from '../../kube/index.ts';
 import type { Buckets } from './contract.ts';
 
-/**
- * The operations files of backups, in the bucket of the location that each Backup names. A bucket
- * is open for one call.
- */
+/** Operations files in the bucket of each Backup's location. Opens the bucket for each call. */
 export function backupOperationStore(
   client: Pick<KubeClient, 'find'>,
   namespace: string,

@@ -1,6 +1,5 @@
 import { errorsText, type PhaseMeanings } from '../runs/phase-events.ts';
 
-/** What the phases of a Backup mean. */
 export const BACKUP_PHASES: PhaseMeanings = {
   New: () => 'the backup is asked for',
   Queued: () => 'it waits until fewer backups run, or until none of its namespaces is backed up',

@@ -15,28 +15,21 @@ export interface PhaseWriterOptions {
   readonly logger: Logger;
   readonly clock: Clock;
   readonly signal: AbortSignal;
-  /** Others may start now. */
+  /** Called when another backup may start. */
   readonly onDue: () => void;
 }
 
 /**
- * How long a Backup is left alone whose phase was refused: less than the queue waits between two
- * looks, so that each tries again.
+ * Delay after a refused phase update. Less than the interval of the queue, so each look retries.
  */
 const REFUSED_NS = 50n * SECOND_NS;
-/**
- * And where the API server says that something is wrong on its side, twice as long each time. Our
- * choice.
- */
+/** First delay after an error of the API server; doubled each time. Our choice. */
 const FAILED_FIRST_NS = 2n * SECOND_NS;
 const CONFLICT_FIRST_NS = SECOND_NS / 10n;
-/**
- * So many at a time: where nothing can be written, the API server is not asked for thousands at
- * once. Our choice.
- */
+/** Failed updates in one look at the queue, in case no update works. Our choice. */
 const FAILED_MAX = 4;
 const AGAIN_MS = 1000;
-/** So long others wait for the place of one whose phase cannot be written. Our choice. */
+/** After this time, a backup whose phase cannot be written gives up its place. Our choice. */
 const STALL_MS = 5000;
 
 interface Refused {
@@ -45,13 +38,13 @@ interface Refused {
   readonly times: number;
 }
 
-/** Writes the phases of Backups so that one which cannot be written keeps no other one waiting. */
+/** Writes phases of Backups. A Backup whose update fails does not block the others. */
 export class PhaseWriter {
   readonly #options: PhaseWriterOptions;
-  /** By UID. */
+  /** Keys are UIDs. */
   readonly #refused = new Map<string, Refused>();
   readonly #stalled = new Set<string>();
-  /** Since the queue was last looked at. */
+  /** Failed updates since the last look at the queue. */
   #failed = 0;
 
   constructor(options: PhaseWriterOptions) {
@@ -59,8 +52,8 @@ export class PhaseWriter {
   }
 
   /**
-   * Undefined where the API server refuses it: it is tried again in a while. Throws where something
-   * is wrong with all.
+   * Returns undefined if the update is refused; a later look retries. Throws errors that affect all
+   * Backups.
    */
   async step(backup: Backup, status: object): Promise<Backup | undefined> {
     if (this.isRefused(backup) || this.#failed >= FAILED_MAX) return undefined;
@@ -71,7 +64,7 @@ export class PhaseWriter {
       this.#refused.delete(uid);
       return written;
     } catch (error) {
-      // A conflict is one with whoever writes it too: the watch brings what they wrote.
+      // A conflict ends when the watch brings the other change.
       const isConflict = isCode(error, 'KUBE_CONFLICT');
       const isItsOwn = isServerError(error) || isConflict;
       const isOfAll =
@@ -87,7 +80,6 @@ export class PhaseWriter {
         logger.error(fields, 'the phase of a backup cannot be written, and others go on');
       }
       if (isItsOwn && !isConflict) this.#failed++;
-      // Another one may start in its place.
       if (!isItsOwn) onDue();
       return undefined;
     }
@@ -98,20 +90,17 @@ export class PhaseWriter {
     return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
   }
 
-  /** Before the queue is looked at. */
+  /** Called before each look at the queue. */
   begin(): void {
     this.#failed = 0;
   }
 
-  /** How often it was refused: those that were not come first. */
+  /** Number of refusals. Backups without any come first. */
   refusals(uid: string): number {
     return this.#refused.get(uid)?.times ?? 0;
   }
 
-  /**
-   * When the next one that was refused is to be tried again, or one that it was not yet the turn
-   * of.
-   */
+  /** Time until the next refused or skipped update. */
   get nextMs(): number {
     if (this.#failed >= FAILED_MAX) return AGAIN_MS;
     const left = [...this.#refused.values()]
@@ -120,7 +109,7 @@ export class PhaseWriter {
     return Math.min(Infinity, ...left);
   }
 
-  /** Writes it whatever happens. Undefined where the Backup is gone. */
+  /** Retries until the phase is written. Returns undefined if the Backup is deleted. */
   async insist(backup: Backup, patch: object): Promise<Backup | undefined> {
     const { backups, onDue } = this.#options;
     const { uid } = backup.metadata;
@@ -136,22 +125,20 @@ export class PhaseWriter {
     }
   }
 
-  /**
-   * Whether only the writing of its phase is left for a while: it needs no place. One that begins
-   * late is then one more than allowed.
-   */
+  /** Whether a phase update hangs. Its place is free then, so one more than allowed may run. */
   isStalled({ metadata: { uid } }: Backup): boolean {
     return this.#stalled.has(uid);
   }
 
-  /** Of what is no longer there. */
+  /** Forgets a deleted Backup. */
   forget(uid: string): void {
     this.#refused.delete(uid);
   }
 }
 
 /**
- * As where a webhook fails that is asked about it; an API server that is away says something else.
+ * An error of the server itself, for example from a webhook. An API server that is away has no
+ * status.
  */
 const isServerError = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus === 500;

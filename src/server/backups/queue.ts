@@ -2,11 +2,11 @@ import { NamespaceFilter } from '../../backup/index.ts';
 import { type Backup, hasPlace, isNew } from '../../kube/index.ts';
 import { statusOf } from './backup-kind.ts';
 
-/** A step of a backup on its way to its run. */
+/** A phase update on the way to a run. */
 export interface QueueStep {
   readonly backup: Backup;
   readonly phase: 'Queued' | 'ReadyToStart';
-  /** From 1; none where it is ready. */
+  /** Starts at 1; undefined if the backup is ready. */
   readonly position: number | undefined;
 }
 
@@ -18,23 +18,19 @@ const byAge = (a: Backup, b: Backup): number =>
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0);
 
 export interface QueueLimits {
-  /** All of the cluster. */
+  /** All namespaces of the cluster. */
   readonly namespaces: readonly string[];
   readonly runningMax: number;
-  /** Whose pods are still to be thawed: nobody takes their namespaces meanwhile. */
+  /** Deleted backups with frozen pods. Their namespaces stay blocked. */
   readonly frozen?: readonly Backup[];
-  /**
-   * Whether one cannot start yet for a reason of its own: it keeps its place, and nobody waits for
-   * it.
-   */
+  /** A backup that cannot start yet for another reason keeps its position and blocks no other. */
   readonly isHeld?: (backup: Backup) => boolean;
 }
 
 /**
- * What is due in the queue: new backups get a place in it, and those that may start are ready to.
- * As Velero's queue (pkg/controller, backup_queue_controller.go): so many run at once, and no two
- * that take the same namespace; one that has to wait for another is overtaken by those behind it
- * that do not.
+ * Plans the queue: new backups get a position, and backups that may start become ready. As in
+ * Velero (pkg/controller/backup_queue_controller.go), running backups have a limit and share no
+ * namespace. A blocked backup may be overtaken.
  */
 export function planQueue(
   backups: readonly Backup[],
@@ -51,10 +47,10 @@ export function planQueue(
   const taken = new TakenNamespaces(namespaces);
   if (running.length < runningMax) for (const backup of [...running, ...frozen]) taken.take(backup);
   for (const backup of waiting) {
-    // One that is new is queued first, so that everybody sees it.
+    // New backups are queued first, so that users see the phase.
     if (running.length + ready.size >= runningMax || statusOf(backup).phase !== 'Queued') break;
     if (isHeld(backup)) continue;
-    // Those behind it must not take what it waits for.
+    // Also takes the namespaces of a blocked backup, against those behind it.
     if (taken.take(backup)) ready.add(backup);
   }
   const steps: QueueStep[] = [...ready].map((backup) => ({
@@ -71,24 +67,18 @@ export function planQueue(
   return steps;
 }
 
-/**
- * Namespaces that backups take, one after the other. Thousands may wait, most of them with the same
- * lists.
- */
+/** Namespaces taken so far. Thousands of backups may wait, most with the same lists. */
 class TakenNamespaces {
   readonly #all: readonly string[];
   readonly #taken = new Set<string>();
-  /**
-   * Lists that were taken before, and whether they stand for anything: then the same ones are not
-   * free.
-   */
+  /** Lists seen before, and whether they match any namespace. If so, they are not free again. */
   readonly #known = new Map<string, boolean>();
 
   constructor(all: readonly string[]) {
     this.#all = all;
   }
 
-  /** Returns whether all that it takes was free. */
+  /** Returns whether all its namespaces were free. */
   take(backup: Backup): boolean {
     const { includedNamespaces, excludedNamespaces } = backup.spec ?? {};
     const key = JSON.stringify([includedNamespaces ?? [], excludedNamespaces ?? []]);
@@ -102,7 +92,7 @@ class TakenNamespaces {
   }
 }
 
-/** Patterns that are wrong take none: validation says so later. */
+/** Invalid patterns take none; validation reports them later. */
 function namespacesOf({ spec }: Backup, all: readonly string[]): readonly string[] {
   try {
     const includes = spec?.includedNamespaces ?? [];

@@ -10,12 +10,11 @@ export interface SharedBackupsOptions {
   readonly namespace: string;
 }
 
-/** Backups as controllers watch them. */
 export type WatchedBackups = WatchedObjects<Backup>;
 
-/** One watch of all Backups for the controllers that need it. */
+/** One watch of all Backups for all controllers. */
 export class SharedBackups {
-  /** Who of them writes files of a backup. */
+  /** Tracks the writers of backup files. */
   readonly writers = new FileWriters();
   readonly #objects: SharedObjects<Backup>;
 
@@ -23,15 +22,12 @@ export class SharedBackups {
     this.#objects = new SharedObjects({ ...options, resource: BACKUP_RESOURCE, trim: trimmed });
   }
 
-  /** Why nothing is heard of Backups at present. */
+  /** Why the watch fails at present. */
   get failure(): string | undefined {
     return this.#objects.failure;
   }
 
-  /**
-   * All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined
-   * where nobody follows them.
-   */
+  /** All Backups, finished ones reduced by {@link trimmed}; undefined without a watch. */
   list(): readonly Backup[] | undefined {
     return this.#objects.list();
   }
@@ -42,26 +38,23 @@ export class SharedBackups {
   }
 }
 
-/** What metrics need. */
+/** Fields for metrics. */
 interface Counted {
   readonly errors?: number;
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
-  /** Until then its files may be locked. */
+  /** Files may be locked until then. */
   readonly expiration?: string;
   readonly progress?: { readonly totalItems?: number };
   readonly csiVolumeSnapshotsAttempted?: number;
   readonly csiVolumeSnapshotsCompleted?: number;
 }
 
-/** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
+/** On a Backup of another cluster whose PodVolumeBackups are not created here yet. */
 export const SYNC_PENDING = 'longshore.io/sync-pending';
 
-/**
- * Of a backup that is over only what tells it from others is kept, and what is counted: there may
- * be ten thousand.
- */
+/** Keeps only the identity and counts of finished backups: there may be ten thousand. */
 function trimmed(backup: Backup): Backup {
   const phase = phaseOf(backup);
   if (!isOver(phase)) return backup;

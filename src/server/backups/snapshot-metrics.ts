@@ -2,8 +2,8 @@ import { Counter, type Registry } from 'prom-client';
 import type { Backup } from '../../kube/index.ts';
 
 /**
- * Backups that have series of their own, which are three each: the newest. Velero keeps those of
- * all backups until its server is restarted. Our choice: a day of four backups an hour.
+ * Newest backups with own series (three each). Velero keeps all until a restart. Our choice: a day
+ * with four backups an hour.
  */
 const BACKUPS_MAX = 100;
 
@@ -18,14 +18,14 @@ interface SnapshotStatus {
 }
 
 /**
- * Velero's metrics of snapshots that backups take, by its names (pkg/metrics/metrics.go, v1.18.3):
- * of VolumeSnapshotters by schedule, of CSI drivers by schedule and backup.
+ * Velero's metrics of snapshots, with the same names (pkg/metrics/metrics.go, v1.18.3). Native
+ * snapshots are counted by schedule, CSI snapshots also by backup.
  */
 export class SnapshotMetrics {
   readonly #native: Readonly<Record<Outcome, Counter<'schedule'>>>;
   readonly #csi: Readonly<Record<Outcome, Counter<'schedule' | 'backupName'>>>;
   readonly #hasCsi: boolean;
-  /** Backups with series, the oldest first, with their schedules. */
+  /** Backups with series, oldest first. Values are their schedules. */
   readonly #backups = new Map<string, string>();
 
   constructor(registry: Registry, { hasCsi }: { readonly hasCsi: boolean }) {
@@ -64,7 +64,7 @@ export class SnapshotMetrics {
     }
   }
 
-  /** Velero leaves the series of single backups; nobody would ever remove them. */
+  /** Velero leaves the series of single backups for ever. */
   end(schedule: string): void {
     for (const outcome of OUTCOMES) {
       this.#native[outcome].remove({ schedule });
@@ -73,10 +73,7 @@ export class SnapshotMetrics {
     for (const [name, of] of this.#backups) if (of === schedule) this.#forget(name, schedule);
   }
 
-  /**
-   * All snapshots of the backup are begun; what becomes of those of CSI drivers is known at its
-   * end.
-   */
+  /** Called when all snapshots have begun. The results of CSI snapshots follow in `ended`. */
   attempted(schedule: string, { metadata: { name }, status }: Backup): void {
     const {
       volumeSnapshotsAttempted: attempted = 0,

@@ -7,23 +7,22 @@ import type { ActionSession, ActionSessions } from './contract.ts';
 export interface StoredSnapshotsOptions {
   readonly archive: BackupArchive;
   readonly sessions: ActionSessions;
-  /** By their names. */
   readonly snapshotLocations: (
     names: readonly string[],
     signal: AbortSignal,
   ) => Promise<readonly SnapshotLocation[]>;
-  /** Of its journal: a run that has not ended has stored no list of them. */
+  /** From the journal: an unfinished run has stored no list. */
   readonly also?: readonly NativeSnapshot[];
   readonly logger: Logger;
   readonly signal: AbortSignal;
 }
 
-/** For all of one backup: its files wait to be removed. Our choice. */
+/** Time limit for all snapshots of a backup, because its files wait. Our choice. */
 const DELETING_MS_MAX = 10 * 60_000;
 
 /**
- * Deletes what providers hold of a backup that is removed, by its files. What cannot be deleted
- * stays, and the log says where: nothing else knows of it afterwards.
+ * Deletes the provider's snapshots of a backup that is being removed. Only the log names the
+ * snapshots that could not be deleted.
  */
 export async function deleteStoredSnapshots(
   backup: Backup,
@@ -64,7 +63,7 @@ export async function deleteStoredSnapshots(
 }
 
 /**
- * By the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and what the plugin says.
+ * Calls the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and the plugin's error.
  */
 export async function deleteNativeSnapshot(
   snapshot: StoredSnapshot,
@@ -81,8 +80,8 @@ export async function deleteNativeSnapshot(
 }
 
 /**
- * All that providers hold of a backup, by its files and by what its journal has noted. Throws
- * `DAMAGED_ARCHIVE`, and what the bucket throws.
+ * All snapshots of a backup according to its files and journal. Throws `DAMAGED_ARCHIVE` and errors
+ * of the bucket.
  */
 export async function nativeSnapshotsOf(
   backup: Backup,
@@ -94,7 +93,7 @@ export async function nativeSnapshotsOf(
   return eachOnce([...listed, ...also.flatMap(snapshotIn)]);
 }
 
-/** Those that were taken, each once. */
+/** Snapshots with an id, each once. */
 export const storedSnapshotsIn = (noted: readonly NativeSnapshot[]): StoredSnapshot[] =>
   eachOnce(noted.flatMap(snapshotIn));
 
@@ -105,7 +104,7 @@ const eachOnce = (all: readonly StoredSnapshot[]): StoredSnapshot[] => [
 const noLocation = (name: string): CodedError =>
   new CodedError('NO_LOCATION', `VolumeSnapshotLocation.velero.io "${name}" not found`);
 
-/** A snapshot by a provider's own API. */
+/** A snapshot made through a provider's own API. */
 export interface StoredSnapshot {
   readonly location: string;
   readonly volume: string;
@@ -129,7 +128,7 @@ async function snapshotsOf(
     const snapshots = await stored.volumeSnapshots({ signal });
     return snapshots.flatMap(snapshotIn);
   } catch (error) {
-    // It was deleted before it had any files.
+    // The backup was deleted before it had any files.
     if (isCode(error, 'BLOB_NOT_FOUND')) return [];
     throw error;
   }

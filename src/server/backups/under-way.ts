@@ -17,16 +17,13 @@ export interface UnderWayOptions {
   readonly assertLeading: () => void;
 }
 
-/** Which Backup a note is of. */
+/** The Backup of a note. */
 export interface NotedBackup {
   readonly name: string;
   readonly uid: string;
 }
 
-/**
- * Of the ConfigMap that is there while the Backup of a UID is under way, or what it has left is
- * being ended.
- */
+/** Name of the ConfigMap that exists while a Backup is under way or being ended. */
 export const noteName = (uid: string): string => `${UNDER_WAY_PREFIX}${uid}`;
 const LABEL = 'longshore.io/under-way';
 const LABELS = {
@@ -35,37 +32,36 @@ const LABELS = {
   ...NOT_IN_BACKUPS,
 };
 const FIELD = 'backup.json';
-/** A ConfigMap has 1 MiB, and etcd little more. Our choice. */
+/** A ConfigMap may have 1 MiB, and etcd allows little more. Our choice. */
 const NOTE_BYTES_MAX = 512 << 10;
-/** A webhook that fails must not keep backups from being made. Our choice. */
+/** Number of server errors until backups run without notes, in case a webhook fails. Our choice. */
 const FAILED_MAX = 5;
 const ALLOW = 'let the ServiceAccount of this server get, list, create and delete ConfigMaps here';
 
 /**
- * Notes of the backups that are under way, a ConfigMap for each: by them a server that leads later
- * knows of a Backup that was deleted while nobody led, and ends what it has begun. Written before
- * anything is begun, removed after everything has ended.
+ * Notes of backups under way, a ConfigMap for each. With them, a later leader ends backups whose
+ * deletion no server saw. Written before a run begins anything, removed after everything has ended.
  */
 export class UnderWayNotes {
   readonly #options: UnderWayOptions;
-  /** UIDs of those that are there, as far as is known. */
+  /** UIDs of known notes. */
   readonly #known = new Set<string>();
-  /** UIDs of those whose writing had no answer: they may be there. */
+  /** UIDs of notes whose creation got no answer. They may exist. */
   readonly #unsure = new Set<string>();
-  /** How often in a row the API server said that something is wrong on its side. */
+  /** Server errors in a row. */
   #failed = 0;
 
   constructor(options: UnderWayOptions) {
     this.#options = options;
   }
 
-  /** Whether there is one, or may be one. */
+  /** Whether a note exists, or may exist. */
   has(uid: string): boolean {
     return this.#known.has(uid) || this.#unsure.has(uid);
   }
 
   /**
-   * May be repeated. Where notes are refused the backup goes on without. Throws what is passing,
+   * If notes are refused, the backup continues without one. May be repeated. Throws passing errors
    * and `LEADERSHIP_LOST`.
    */
   async write(backup: Backup, signal: AbortSignal): Promise<void> {
@@ -100,7 +96,7 @@ export class UnderWayNotes {
     this.#unsure.delete(uid);
   }
 
-  /** Where there is one. Throws the `KUBE_*` errors, and `LEADERSHIP_LOST`. */
+  /** Removes a note, if any. Throws `KUBE_*` errors and `LEADERSHIP_LOST`. */
   async remove(uid: string, signal: AbortSignal): Promise<void> {
     const { client, namespace, assertLeading } = this.#options;
     if (!this.has(uid)) return;
@@ -110,11 +106,10 @@ export class UnderWayNotes {
     this.#unsure.delete(uid);
   }
 
-  /** All of them; none where this server may not list them. Throws what is passing. */
+  /** Lists all notes; none if this server may not list them. Throws passing errors. */
   async list(signal: AbortSignal): Promise<NotedBackup[]> {
     const { client, logger, namespace } = this.#options;
     try {
-      // Only the names are kept: there may be ten thousand.
       const found = await client.collect(
         CONFIG_MAPS,
         { namespace, labelSelector: `${LABEL}=${LABELS[LABEL]}`, signal },
@@ -133,10 +128,7 @@ export class UnderWayNotes {
     }
   }
 
-  /**
-   * The Backup as it was when its run began; undefined where there is no note. Throws the `KUBE_*`
-   * errors.
-   */
+  /** The Backup at the start of its run; undefined without a note. Throws `KUBE_*` errors. */
   async load(uid: string, signal: AbortSignal): Promise<Backup | undefined> {
     const { client, namespace } = this.#options;
     const note = await client.find(
@@ -151,13 +143,10 @@ export class UnderWayNotes {
 const isServerError = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus === 500;
 
-/**
- * What ends a run: who it is, where its files are, and how its pods are thawed and its plugins
- * asked.
- */
+/** Fields that end a run: its identity, location and hooks, and data for plugins. */
 function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   const { name, namespace, uid, creationTimestamp, labels, annotations } = metadata;
-  // In every note: without it a plain journal would be believed.
+  // Always in the note: without it an unsealed journal would be trusted.
   const sealed = isJournalSealed({ metadata }) ? journalAnnotations({ metadata }, true) : undefined;
   const { startTimestamp } = (status ?? {}) as { startTimestamp?: string };
   const about = {
@@ -168,8 +157,7 @@ function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   };
   const whole = { ...about, metadata: { ...about.metadata, annotations }, spec };
   const { storageLocation, hooks } = spec;
-  // Of one that is as long as its CR may be: less and less, and last what no Backup is too long
-  // for.
+  // Very large Backups lose fields until they fit.
   const tries = [whole, { ...about, spec: { storageLocation, hooks } }];
   const fits = tries
     .map((each) => JSON.stringify(each))
@@ -184,7 +172,7 @@ function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   );
 }
 
-/** Undefined where somebody else has written something into it. */
+/** Undefined if the content was changed by others. */
 function backupIn({ metadata, data }: ConfigMap): Backup | undefined {
   try {
     const backup = JSON.parse(data?.[FIELD] ?? '') as Partial<Backup> | null;

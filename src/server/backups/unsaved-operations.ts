@@ -1,7 +1,7 @@
 import type { OperationMap } from '../../item-operations/index.ts';
 import type { UnsavedOperations } from '../downloads/download-controller.ts';
 
-/** Downloads show operations as they are in the map. Asks nobody where nothing has changed. */
+/** Writes pending operations so that downloads show them. Sends no request without changes. */
 export const unsavedOperationsOf = (map: Pick<OperationMap, 'flush'>): UnsavedOperations => ({
   save: (owner, signal) => map.flush(owner, signal),
 });

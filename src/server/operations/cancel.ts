@@ -12,17 +12,17 @@ import {
 } from '../../kube/index.ts';
 import type { OperationAsker, OperationMap, Subject } from '../../item-operations/index.ts';
 
-/** Named in a sentence; of more, how many. Our choice: a `failureReason` is read by people. */
+/** Number of operations that a `failureReason` names. Our choice. */
 const NAMED_MAX = 5;
 
-/** A `failureReason` that also says which operations could not be told to stop. */
+/** Adds the operations that could not be canceled to a `failureReason`. */
 export const withUntold = (reason: string, untold: string | undefined): string =>
   untold === undefined ? reason : `${reason}; ${untold}`;
 
 /**
- * Tells the operations of a backup or restore to stop that becomes Failed, is canceled or deleted.
- * Returns a sentence for its failureReason that names those that could not be told; undefined where
- * all were. Throws what the store of operations throws, and the reason of the signal.
+ * Cancels the operations of a backup or restore that has failed, or is canceled or deleted. Returns
+ * a sentence for its `failureReason` if some could not be canceled. Throws the errors of the
+ * operation store and the reason of the signal.
  */
 export async function cancelOperations(
   map: Pick<OperationMap, 'cancel'>,
@@ -83,7 +83,7 @@ export async function cancelMovements(
   }
 }
 
-/** Those that are not over, and that nobody has told to stop. */
+/** Movements that still run and are not canceled yet. */
 async function runningOf(
   client: Pick<KubeClient, 'collect'>,
   resource: Resource<KubeObject>,

@@ -13,18 +13,17 @@ import {
   statusIn,
 } from './followed-kind.ts';
 
-/** What a Backup or a Restore that waits becomes by its operations. */
+/** A status update of a Backup or Restore that waits for its operations. */
 export interface Change {
   readonly status: FollowedStatus & OperationFields;
-  /** The files in the bucket are to say it as well, before the object does. */
+  /** True if the files in the bucket must change before the object does. */
   readonly isStored: boolean;
 }
 
 /**
- * Undefined where the object says it already. Errors are counted by what both sides have stored: a
- * failed operation is added in the write that counts it. Velero:
- * pkg/controller/backup_operations_controller.go, updateBackupAndOperationsJSON, and
- * restore_operations_controller.go, updateRestoreAndOperationsJSON (v1.18.3).
+ * Returns undefined if the status is up to date. A write that counts a failed operation also adds
+ * its error. Velero: pkg/controller/backup_operations_controller.go, updateBackupAndOperationsJSON
+ * (v1.18.3). Restores: restore_operations_controller.go, updateRestoreAndOperationsJSON.
  */
 export function changeOf<T extends Followed>(
   { counts }: FollowedKind<T>,

@@ -4,12 +4,9 @@ import { type About, type ResultLists, Results } from '../../backup/index.ts';
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 
-/**
- * What the operations of a backup or restore and its finalizer add to its log and its results.
- * Pure, so that a second try adds the same.
- */
+/** Log lines and results of operations. Pure functions: a second try adds the same lines. */
 
-/** Before each message of the finalizer: what an earlier try of it said is told from the rest. */
+/** Prefix of each message of the finalizer. Used to find the messages of its earlier tries. */
 export const FINALIZING = 'Finalizing: ';
 
 export interface LogLine {
@@ -20,7 +17,7 @@ export interface LogLine {
   readonly about?: About;
 }
 
-/** Lines as Velero's log of `of` has them. */
+/** Formats lines like Velero's log of a backup or restore. */
 export const logText = (
   of: 'backup' | 'restore',
   { metadata }: KubeObject,
@@ -42,7 +39,7 @@ export const logText = (
 
 const quoted = (text: string): string => (/^[\w./@+-]+$/.test(text) ? text : JSON.stringify(text));
 
-/** Results of lines: of a restore sentences alone, of a backup what they are about as well. */
+/** Restores have results of sentences. Results of a backup also name the item. */
 export function resultsOf(lines: readonly LogLine[], form: 'line' | 'sentence'): AddedResults {
   const results = new Results(undefined, undefined, form);
   for (const { level, message, about } of lines) {
@@ -52,10 +49,7 @@ export function resultsOf(lines: readonly LogLine[], form: 'line' | 'sentence'):
   return results.lists;
 }
 
-/**
- * Of each operation that failed; its time is of the operation, so that the line is the same each
- * time.
- */
+/** The time comes from the operation, so every try writes the same line. */
 export function failureLines(
   operations: readonly Operation[],
   textOf = (operation: Operation): string => failureLine(operation, actionOf(operation)),
@@ -71,7 +65,7 @@ export function failureLines(
   });
 }
 
-/** The same as results of a backup. */
+/** The failed operations as results of a backup. */
 export function failureResults(operations: readonly Operation[]): ResultLists {
   return resultsOf(failureLines(operations), 'line').errors ?? {};
 }
@@ -93,10 +87,7 @@ export interface AddedResults {
   readonly warnings?: ResultLists;
 }
 
-/**
- * Results with these added, as often as they are said there; those that are stored already are not
- * added again. What an earlier try of the finalizer said is left out.
- */
+/** Adds results that are not stored yet, and removes those of an earlier finalizer try. */
 export const mergedResults = (
   stored: StoredResults,
   ...added: readonly AddedResults[]
@@ -112,7 +103,7 @@ export const mergedResults = (
   ),
 });
 
-/** Two hooks may fail with the same words, and both count. */
+/** Counts equal texts: two hooks may fail with the same words, and both count. */
 function withoutStored(texts: readonly string[], stored: readonly string[]): string[] {
   const left = new Map<string, number>();
   for (const text of stored) left.set(text, (left.get(text) ?? 0) + 1);
@@ -128,7 +119,7 @@ type StoredLists = NonNullable<StoredResults['errors']>;
 const isOfFinalizer = (text: string): boolean =>
   text.includes(`message: /${FINALIZING}`) || text.startsWith(FINALIZING);
 
-/** How many of these a finalizer has added. */
+/** Number of results that a finalizer has added. */
 export function saidIn({ velero, cluster, namespaces }: StoredLists = {}): number {
   const all = [velero, cluster, ...Object.values(namespaces ?? {})].flatMap((texts) => texts ?? []);
   return all.filter(isOfFinalizer).length;

@@ -28,37 +28,37 @@ export interface FinalizedObjectsOptions<T extends Followed> {
   readonly logger: Logger;
   readonly host: string;
   readonly kind: FollowedKind<T>;
-  /** What few of are ended at once, such as the location of their files. */
+  /** The place that {@link OF_PLACE_MAX} limits, for example a storage location. */
   readonly placeOf: (object: T) => string;
   /**
-   * Ends one, or returns after how long it is to be looked at again, and what the user should know
-   * about why. Throws what is worth another try.
+   * Finalizes one object. Returns a delay and a reason for the user if it must wait. Throws errors
+   * that are worth a retry.
    */
   readonly finalize: (
     object: T,
   ) => Promise<{ readonly againMs: number; readonly because?: string } | undefined>;
-  /** Its files could not be read or written for too long: its phase alone says the end, and why. */
+  /** Ends an object by its phase alone: its files were out of reach for too long. */
   readonly giveUp: (object: T, failureReason: string) => Promise<void>;
-  /** How long each look may fail; less in tests. */
+  /** How long the tries for one object may fail; shorter in tests. */
   readonly awayNs?: Nanoseconds | undefined;
   readonly signal: AbortSignal;
 }
 
-/** Objects ended side by side. They have nothing in common with those that run. Our choice. */
+/** Objects finalized at once. Runs are not counted here. Our choice. */
 const WORKERS = 10;
-/** Of one place: where it hangs, others go on. Our choice. */
+/** Objects finalized at once in one place, in case the place hangs. Our choice. */
 const OF_PLACE_MAX = 2;
 const AGAIN_MS = 1000;
-/** Our choice: as long as an object waits that has operations, if nobody says another time. */
+/** Our choice: the default timeout of operations plus one hour. */
 const AWAY_NS = 5n * HOUR_NS;
 
-/** Ends Backups or Restores whose operations are over: one time that this process leads. */
+/** Finalizes Backups or Restores whose operations have ended. Lives for one term as leader. */
 export class FinalizerQueue<T extends Followed> {
   readonly #options: FinalizedObjectsOptions<T>;
   readonly #controller: Controller;
-  /** Objects of each place. */
+  /** Number of objects in work at each place. */
   readonly #atWork = new Map<string, number>();
-  /** Since when each look at a UID has failed. After a restart the time begins anew. */
+  /** Time since the tries for a UID began to fail. Lost at a restart. */
   readonly #away = new Map<string, Stopwatch>();
   readonly #events: EventRecorder;
   #objects: WatchedObjects<T>['cache'] | undefined;
@@ -75,12 +75,12 @@ export class FinalizerQueue<T extends Followed> {
     });
   }
 
-  /** Looks at one now, whatever it waits for. */
+  /** Tries an object now instead of at its next due time. */
   look(key: string): void {
     this.#controller.queue.add(key);
   }
 
-  /** Until it is aborted. */
+  /** Runs until the signal is aborted. */
   async run({ cache }: WatchedObjects<T>): Promise<void> {
     this.#objects = cache;
     const working = this.#controller.run(this.#options.signal);
@@ -108,7 +108,7 @@ export class FinalizerQueue<T extends Followed> {
     } catch (error) {
       if (signal.aborted) throw error;
       this.#say(object, messageOf(error));
-      // Tried again by the controller, more and more seldom.
+      // The controller retries with back-off.
       if (!this.#isAwayForLong(object, error)) throw error;
       await this.#giveUp(object, error);
       return undefined;
@@ -119,7 +119,7 @@ export class FinalizerQueue<T extends Followed> {
     }
   }
 
-  /** An API server that is away says nothing about the files: the time begins anew. */
+  /** An outage of the API server says nothing about the files, so it resets the time. */
   #isAwayForLong({ metadata: { uid } }: T, error: unknown): boolean {
     const { client, awayNs = AWAY_NS } = this.#options;
     if (isPassingAnswer(error) || isCode(error, 'LEADERSHIP_LOST')) {
@@ -140,7 +140,7 @@ export class FinalizerQueue<T extends Followed> {
     logger.error(fields, `a ${kind.word} is ended without its last files`);
   }
 
-  /** The user can see why it is not over. */
+  /** Records an Event, so that the user sees why the object is not finished. */
   #say(object: T, because: string): void {
     const text = `it cannot be completed yet: ${redactAndCut(because)}`;
     this.#events.record(object, 'NotFinalized', text, 'Warning');

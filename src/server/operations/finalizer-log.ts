@@ -2,22 +2,16 @@ import { BoundedList, type Clock, type Logger, rfc3339Seconds } from '../../base
 import { type About, type BackupLog, Results } from '../../backup/index.ts';
 import { FINALIZING, type LogLine } from './failures.ts';
 
-/**
- * Lines of one finalizer that are added to the log of its backup or restore. Our choice: more than
- * anybody reads.
- */
+/** Lines that a finalizer adds to one log. Our choice: more than anybody reads. */
 const LINES_MAX = 10_000;
 
-/**
- * What a finalizer says: into the log of its backup or restore, and, where something is wrong, into
- * its results and counts.
- */
+/** Log lines of a finalizer. Warnings and errors also go into the results and counts. */
 export class FinalizerLog implements BackupLog {
   readonly results: Results;
   readonly #lines = new BoundedList<LogLine>(LINES_MAX);
   readonly #clock: Clock;
 
-  /** `form`: of its results. */
+  /** `form` is the form of the results. */
   constructor(logger: Logger, clock: Clock, form: 'line' | 'sentence' = 'line') {
     this.results = new Results(logger, undefined, form);
     this.#clock = clock;

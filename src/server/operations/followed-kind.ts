@@ -2,16 +2,13 @@ import type { KubeObject, Resource } from '../../kube/index.ts';
 import type { Subject } from '../../item-operations/index.ts';
 import { isJournalSealed } from '../runs/stored-tries.ts';
 
-/** A Backup or a Restore, as far as what follows its run is concerned. */
+/** A Backup or a Restore with the fields that operations and finalizers need. */
 export interface Followed extends KubeObject {
   readonly spec: { readonly itemOperationTimeout?: string };
   readonly status?: object;
 }
 
-/**
- * The part of the status that is read and written here; the fields that count operations have their
- * names in {@link FollowedKind}.
- */
+/** Fields that are read and written here, except the counts of operations. */
 export interface FollowedStatus {
   readonly phase?: string;
   readonly errors?: number;
@@ -20,13 +17,13 @@ export interface FollowedStatus {
   readonly completionTimestamp?: string | null;
 }
 
-/** What is told from each other of Backups and Restores. */
+/** The differences between Backups and Restores. */
 export interface FollowedKind<T extends Followed> {
   readonly kind: 'Backup' | 'Restore';
-  /** In messages, and as the field of a log. */
+  /** Used in messages and as a field of the log. */
   readonly word: 'backup' | 'restore';
   readonly resource: Resource<T>;
-  /** Fields of the status. */
+  /** Names of fields of the status. */
   readonly counts: {
     readonly attempted: keyof OperationFields;
     readonly completed: keyof OperationFields;
@@ -46,7 +43,7 @@ export interface OperationFields {
 export const statusIn = ({ status }: Followed): FollowedStatus & OperationFields => status ?? {};
 export const phaseIn = (object: Followed): string => statusIn(object).phase ?? '';
 
-/** For the map of operations. */
+/** The object as the operation map identifies it. */
 export const subjectIn = <T extends Followed>({ kind }: FollowedKind<T>, object: T): Subject => {
   const { name, uid } = object.metadata;
   return { kind, name, uid, isSealed: isJournalSealed(object) };

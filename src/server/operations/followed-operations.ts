@@ -30,26 +30,25 @@ import type { OperationsStep, StepOptions } from './operations-step.ts';
 import { type AskingSession, SessionAsker } from './session-asker.ts';
 
 /**
- * How long an operation of an action may take. `askedNs`: what the Backup or Restore says of all
- * operations. Velero has only that.
+ * Time limit of an action. `askedNs` is the object's own limit for all operations, as in Velero.
  */
 export type TimeoutOf<T> = (action: string, object: T, askedNs: Nanoseconds) => Nanoseconds;
 
-/** What both controllers of operations may be told. */
+/** Settings that both controllers of operations share. */
 export interface OperationsSettings<T extends Followed> {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly host: string;
-  /** The one that the controller of the run, the finalizer and downloads use. */
+  /** Shared with the controller of the run, the finalizer and downloads. */
   readonly map: OperationMap;
-  /** Whether nothing may be written to a location at present. Asked for each object and poll. */
+  /** Whether a location is read-only at present. Called for each object and poll. */
   readonly isReadOnly?: (location: string, signal: AbortSignal) => Promise<boolean>;
   readonly metrics?: OperationMetrics;
   /** `--item-operation-sync-frequency`. */
   readonly syncFrequencyMs?: number;
-  /** `--default-item-operation-timeout`, for objects that do not say. */
+  /** `--default-item-operation-timeout`: used if the object has no timeout. */
   readonly timeoutNs?: Nanoseconds;
-  /** How much longer than operations may take a location may be away; less in tests. */
+  /** A location may be away for the timeout of operations plus this time; shorter in tests. */
   readonly awayNs?: Nanoseconds;
   readonly timeoutNsOf?: TimeoutOf<T>;
 }
@@ -57,33 +56,27 @@ export interface OperationsSettings<T extends Followed> {
 export interface FollowedOperationsOptions<T extends Followed> extends OperationsSettings<T> {
   readonly kind: FollowedKind<T>;
   readonly open: (object: T) => Promise<AskingSession>;
-  /** Of its files. Throws where it cannot be known at present. */
+  /** The location of the object's files. Throws if it cannot be read at present. */
   readonly locationOf: (object: T, signal: AbortSignal) => Promise<string>;
   readonly step: (object: T, options: StepOptions) => Promise<OperationsStep>;
-  /**
-   * Whether its operations are to be told to stop. Where nobody says so here, another controller
-   * does it.
-   */
+  /** Whether the operations must be canceled. If undefined, another controller cancels them. */
   readonly isCanceled?: (object: T) => boolean;
-  /**
-   * One that is deleted while it waits; may be called again, and also when nobody can be told any
-   * more.
-   */
+  /** Called, perhaps repeatedly, if a waiting object is deleted, even without plugins. */
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
   /**
-   * One that is ended because it could not be followed for too long, before its phase says so.
-   * Returns what else its `failureReason` is to say.
+   * Called before an object that could not be followed is ended. Returns text to append to its
+   * `failureReason`.
    */
   readonly whenGivenUp?: (object: T) => Promise<string>;
-  /** Written with the end of such a one. */
+  /** Written together with the phase of such an end. */
   readonly givenUpAnnotations?: Readonly<Record<string, string | null>>;
-  /** What may keep an object from being followed for less time than a location that is away. */
+  /** Missing things with a shorter limit than a missing location. */
   readonly absences?: FollowedAbsences<T>;
 }
 
-/** Counts across restarts how long something has been absent that an object needs. */
+/** Counts, across restarts, how long something that an object needs has been absent. */
 interface FollowedAbsences<T> {
-  /** Whether it is that what was thrown tells of. */
+  /** Whether the error reports such an absence. */
   isOne(error: unknown): boolean;
   readonly boundSeconds: bigint;
   isOver(object: T, signal: AbortSignal): Promise<boolean>;
@@ -94,26 +87,23 @@ interface FollowedAbsences<T> {
 const SYNC_MS = 10_000;
 /** Velero: pkg/cmd/server/config, defaultItemOperationTimeout. */
 const TIMEOUT_NS = 4n * HOUR_NS;
-/** Objects looked at side by side: one with plugins that hang keeps one. Our choice. */
+/** Objects handled at once. Plugins that hang keep a worker busy. Our choice. */
 const WORKERS = 10;
 /** Our choice. */
 const AWAY_NS = HOUR_NS;
 
-/** What this process knows of an object that waits. */
+/** State of a waiting object in this process. */
 interface Known {
   readonly uid: string;
   readonly asker: SessionAsker;
   isReloaded: boolean;
-  /** Its operations have all been told to stop, since somebody has canceled it. */
+  /** The object is canceled, and so are all its operations. */
   isTold: boolean;
-  /** Since when its location is of no use, and what was said of it. */
+  /** Since when the location cannot be used, and the last reported reason. */
   away: { readonly since: Stopwatch; said: string } | undefined;
 }
 
-/**
- * Follows the operations of Backups or Restores that wait for them, until each is over: one time
- * that this process leads.
- */
+/** Follows the operations of waiting objects until they end. Lives for one term as leader. */
 export class FollowedOperations<T extends Followed> {
   readonly #options: FollowedOperationsOptions<T>;
   readonly #objects: WatchedObjects<T>['cache'];
@@ -122,7 +112,7 @@ export class FollowedOperations<T extends Followed> {
   readonly #controller: Controller;
   readonly #events: EventRecorder;
   #gauge: OperationGauge | undefined;
-  /** By key. */
+  /** Keys are `namespace/name`. */
   readonly #known = new Map<string, Known>();
 
   constructor(
@@ -152,8 +142,7 @@ export class FollowedOperations<T extends Followed> {
       const object = after ?? before;
       if (!object) return;
       const key = keyOf(object.metadata);
-      // Those that are over cost nothing; one that waits is looked at when it begins to, and then
-      // by time.
+      // Ended objects cost nothing here. A waiting object is queued once, and later by time.
       const waits = after !== undefined && isWaiting(phaseIn(after));
       const isNew = waits !== this.#known.has(key);
       if (waits && isNew) gauge?.expect(after.metadata.uid, this.#runningBy(after));
@@ -194,7 +183,7 @@ export class FollowedOperations<T extends Followed> {
       await this.#options.absences?.ended(object, this.#signal);
       if (!hasLeft) return next;
       await this.#leave(key);
-      // Looked at again only where the watch brings another phase.
+      // The watch queues it again if its phase changes back.
       return undefined;
     } catch (error) {
       if (this.#signal.aborted) throw error;
@@ -209,7 +198,7 @@ export class FollowedOperations<T extends Followed> {
     }
   }
 
-  /** How many operations go on, as the object counts them. */
+  /** Number of running operations according to the status. */
   #runningBy(object: T): number {
     const { attempted, completed, failed } = this.#options.kind.counts;
     const status = statusIn(object);
@@ -221,12 +210,12 @@ export class FollowedOperations<T extends Followed> {
     return this.#options.isCanceled?.(object) === true;
   }
 
-  /** Somebody has deleted or canceled it. */
+  /** Whether a user has deleted or canceled the object. */
   #ends(object: T | undefined): boolean {
     return object !== undefined && (isGoing(object) || this.#isCanceled(object));
   }
 
-  /** What becomes of its operations is seen as always: they end, and it is partially failed. */
+  /** The polls then see the operations end, and the object becomes partially failed. */
   async #cancel(object: T, known: Known): Promise<void> {
     const { map, kind, logger } = this.#options;
     const options = { asker: known.asker, signal: this.#signal };
@@ -254,16 +243,16 @@ export class FollowedOperations<T extends Followed> {
     await known.asker[Symbol.asyncDispose]();
   }
 
-  /** Whether it waits no more. */
+  /** Returns true if the object no longer waits. */
   async #look(object: T, known: Known): Promise<boolean> {
     const { map, kind, step, timeoutNsOf } = this.#options;
     const signal = this.#signal;
     if (!known.isReloaded) {
-      // Another server may have led since this one last did.
+      // A different server may have led in the meantime.
       try {
         await map.reload(subjectIn(kind, object), signal);
       } catch (error) {
-        // The step decides what a damaged file means.
+        // The step handles damaged files.
         if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
       }
       known.isReloaded = true;
@@ -286,9 +275,8 @@ export class FollowedOperations<T extends Followed> {
   }
 
   /**
-   * Velero ends what has a location that is missing or read-only for a moment; here its operations
-   * go on, and it is looked at again. After the time that operations may take, and an hour, nobody
-   * would wait any more: then it ends by itself alone.
+   * Velero ends an object as soon as its location is missing or read-only. Here it waits for the
+   * timeout of operations plus one hour, and then ends by its phase alone.
    */
   async #away(
     object: T,

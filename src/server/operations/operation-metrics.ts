@@ -2,15 +2,15 @@ import { Counter, Gauge, type Registry } from 'prom-client';
 import { type Clock, parseGoTime, SECOND_NS } from '../../base/index.ts';
 import { actionOf, isRunning, type Operation } from '../../item-operations/index.ts';
 
-/** An object whose operations this process has not read yet: its status counts them. */
+/** Labels for operations that are not read yet: only the status of their object counts them. */
 const UNKNOWN = { plugin: '', phase: 'Unknown' };
 
 /**
- * What dashboards show of operations that go on. A scrape asks nobody. A process that does not
- * follow the operations, or has not read them all yet, has no value for them: 0 would end alerts.
+ * Metrics of running operations. A scrape sends no requests. Without complete data there is no
+ * value, because 0 would end alerts.
  */
 export class OperationMetrics {
-  /** Operations that the controllers of this process follow. */
+  /** Gauges of the controllers that follow operations in this process. */
   readonly #followers = new Set<OperationGauge>();
   readonly #failures: Counter<'plugin'>;
 
@@ -27,7 +27,7 @@ export class OperationMetrics {
       collect() {
         const nowNs = clock.nowNs();
         const ages = running().map((operation) => ageSecondsOf(operation, nowNs));
-        // Operations that are not read yet may be older still.
+        // Unread operations may be even older.
         if (isComplete() || ages.length > 0) this.set(ages.reduce((a, b) => Math.max(a, b), 0));
         else this.remove();
       },
@@ -65,7 +65,7 @@ export class OperationMetrics {
     });
   }
 
-  /** For one controller that begins to follow operations. The controller disposes the result. */
+  /** Called by a controller that begins to follow operations. The caller disposes the result. */
   follow(): OperationGauge {
     const gauge: OperationGauge = new OperationGauge(this.#failures, () => {
       this.#followers.delete(gauge);
@@ -75,7 +75,7 @@ export class OperationMetrics {
   }
 }
 
-/** The part of the gauges that one controller sets. */
+/** The values of a single controller. */
 export class OperationGauge implements Disposable {
   readonly #running = new Map<string, readonly Operation[]>();
   readonly #unread = new Map<string, number>();
@@ -91,12 +91,12 @@ export class OperationGauge implements Disposable {
     return [...this.#running.values()].flat();
   }
 
-  /** How many run of each object that was not read yet. */
+  /** Numbers of running operations of the objects that are not read yet. */
   get unread(): number[] {
     return [...this.#unread.values()];
   }
 
-  /** An object waits for so many operations, by its status. */
+  /** Registers an object with its number of running operations according to its status. */
   expect(uid: string, number: number): void {
     if (!this.#running.has(uid)) this.#unread.set(uid, number);
   }

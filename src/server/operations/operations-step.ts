@@ -22,27 +22,22 @@ export interface OperationsStepOptions<T extends Followed> extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly map: OperationMap;
   readonly kind: FollowedKind<T>;
-  /** Of the object, where that is more than its count of operations says: a file that is lost. */
+  /** Finds changes beyond the counts, for example a lost file. */
   readonly changeOf?: (object: T, operations: readonly Operation[]) => Change | undefined;
-  /**
-   * Puts the object as it will be, and what its operations failed with, into the files of the
-   * bucket. May be repeated.
-   */
+  /** Writes the object's new state and its failures to the bucket. May be repeated. */
   readonly store: (object: T, operations: readonly Operation[]) => Promise<void>;
 }
 
 export interface OperationsStep {
   readonly round: Round;
-  /** It waits no more. */
+  /** The object no longer waits. */
   readonly hasLeft: boolean;
 }
 
 /**
- * Asks once about the operations of a Backup or Restore that waits, and writes what has changed:
- * the operations file, the files that `store` puts, and the object, in this order. Whoever is
- * killed between two of them leaves what the next one writes again, with the same numbers. Where
- * nothing has changed it asks nobody but plugins. `seen` may be old: before a write the object is
- * read again.
+ * Polls the operations of a waiting object once. Writes changes to the operations file, then to the
+ * files of `store`, then to the object. After a kill in between, the next step writes the same
+ * numbers. `seen` may be old: the object is read again before a write.
  */
 export async function operationsStep<T extends Followed>(
   seen: T,

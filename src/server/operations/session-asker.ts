@@ -1,15 +1,14 @@
 import { messageOf } from '../../base/index.ts';
 import type { OperationAsker } from '../../item-operations/index.ts';
 
-/** Reaches the actions of plugins; their processes end with it. */
+/** Reaches the actions of plugins. Disposing it ends the plugin processes. */
 export interface AskingSession extends AsyncDisposable {
   readonly asker: OperationAsker;
 }
 
 /**
- * Asks the actions of one backup or restore, whose session is opened when it is first needed, and
- * again after it could not be. Plugins that cannot be started are ones that cannot be asked: their
- * operations have the same patience.
+ * Calls the actions of one backup or restore. The session opens at the first call, or again after a
+ * failure. If a plugin cannot start, its operations stay unasked for now.
  */
 export class SessionAsker implements OperationAsker, AsyncDisposable {
   readonly #open: () => Promise<AskingSession>;

@@ -1,12 +1,9 @@
 import type { KubeObject } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 
-/**
- * Whether somebody wants a Backup or Restore to end: `longshore backup cancel`,
- * `longshore restore cancel`.
- */
+/** Whether a user ran `longshore backup cancel` or `longshore restore cancel`. */
 export const isCanceled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
 
-/** The `failureReason` of one that was canceled. */
+/** The `failureReason` of a canceled Backup or Restore. */
 export const CANCELED = 'canceled by user';

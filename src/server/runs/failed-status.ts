@@ -1,6 +1,6 @@
 import { type Clock, rfc3339Seconds } from '../../base/index.ts';
 
-/** What the status of a Backup or Restore says that has ended as `Failed`. */
+/** The status of a Backup or Restore that has failed. */
 export const failedStatus = (failureReason: string, clock: Clock): object => ({
   phase: 'Failed',
   failureReason,

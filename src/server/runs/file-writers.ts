@@ -1,12 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CanceledError } from '../../base/index.ts';
 
-/**
- * Backups and Restores whose files nobody may write any more. Our choice: UIDs do not come again,
- * and whoever still has one has it for seconds.
- */
+/** Closed UIDs to remember. Our choice: late writers come within seconds. */
 const CLOSED_MAX = 10_000;
-/** A writer that hangs is not waited for without end. Our choice. */
+/** Longest wait for a writer that hangs. Our choice. */
 const ENDED_MS = 60_000;
 
 interface Writing {
@@ -15,12 +12,10 @@ interface Writing {
 }
 
 /**
- * Who writes files of a Backup or Restore after its run, in this process. What a writer has begun
- * when it is deleted would be in the bucket after everything else of it is gone: its deletion keeps
- * others out, and waits for those that are under way.
+ * Tracks tasks of this process that write files of a Backup or Restore after its run. A deletion
+ * blocks new tasks and waits for old ones: their files would stay in the bucket.
  */
 export class FileWriters {
-  /** Tasks under way, by UID. */
   readonly #writing = new Map<string, Writing>();
   readonly #closed = new Set<string>();
   readonly #endedMs: number;
@@ -30,8 +25,8 @@ export class FileWriters {
   }
 
   /**
-   * Undefined, without the task having been begun, where it is being deleted. The signal is aborted
-   * when its deletion begins.
+   * Returns undefined, without running the task, once the deletion has begun. A later deletion
+   * aborts the signal.
    */
   async run<T>(uid: string, task: (closing: AbortSignal) => Promise<T>): Promise<T | undefined> {
     if (this.#closed.has(uid)) return undefined;
@@ -51,10 +46,7 @@ export class FileWriters {
     }
   }
 
-  /**
-   * Resolves when nobody writes its files any more; false where somebody still does after a minute.
-   * May be repeated.
-   */
+  /** Waits for the running tasks. False if one still runs after a minute. Repeatable. */
   async close(uid: string): Promise<boolean> {
     this.#closed.add(uid);
     const [oldest] = this.#closed;

@@ -1,10 +1,7 @@
 import { patiently as retried } from '../../kube/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../base/index.ts';
 
-/**
- * How long a bucket may be away while a backup waits for it. Our choice: longer than services
- * restart, shorter than a night.
- */
+/** Longest wait for a bucket. Our choice: longer than services restart, under a night. */
 const PATIENCE_MS = 20 * 60_000;
 const FIRST_DELAY_MS = 2000;
 const DELAY_MS_MAX = 30_000;
@@ -16,15 +13,11 @@ export interface PatienceOptions {
   readonly patienceMs?: number | undefined;
 }
 
-/**
- * Tries again as long as it may help: a backup of hours must not be lost to a bucket that is away
- * for minutes.
- */
+/** A backup of hours must survive a bucket that is away for minutes. */
 export async function patiently<T>(
   task: () => Promise<T>,
   { what, logger, signal, patienceMs = PATIENCE_MS }: PatienceOptions,
 ): Promise<T> {
-  // A refusal that lasts is the answer.
   return retried(task, {
     delayMsMax: DELAY_MS_MAX,
     firstDelayMs: Math.min(FIRST_DELAY_MS, patienceMs / 4),

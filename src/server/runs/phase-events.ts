@@ -3,7 +3,7 @@ import type { Logger } from '../../base/index.ts';
 import type { EventRecorder, EventRecorderOptions, KubeObject } from '../../kube/index.ts';
 import { serverEvents } from '../server-events.ts';
 
-/** What a phase means, by its name. Velero writes no such Events. */
+/** The meaning of each phase, by its name. Velero writes no such Events. */
 export type PhaseMeanings = Readonly<Record<string, (name: string, errors: number) => string>>;
 
 export const errorsText = (errors: number): string =>
@@ -23,15 +23,14 @@ interface Status {
 }
 
 export interface PhaseEventsOptions extends Omit<EventRecorderOptions, 'component'> {
-  /** What its objects are called in the log. */
+  /** Used as a field of the log. */
   readonly kind: 'backup' | 'restore';
   readonly meanings: PhaseMeanings;
 }
 
 /**
- * An Event on a Backup or Restore at each change of its phase, for `kubectl describe` and
- * `kubectl get events -w`, and a line of the server's log. Events are recorded by the way: nothing
- * waits for them, and where they cannot be written, or are too many, they are lost.
+ * Records phase changes of Backups or Restores as Events and log lines. Events are best effort:
+ * they are lost if they cannot be written or are too many.
  */
 export class PhaseEvents<T extends KubeObject> {
   readonly #options: PhaseEventsOptions;
@@ -42,10 +41,7 @@ export class PhaseEvents<T extends KubeObject> {
     this.#events = serverEvents(options);
   }
 
-  /**
-   * What the watch tells. One that is there from the start, or was brought by another cluster, has
-   * changed nothing.
-   */
+  /** Ignores objects that are new to the watch, for example at its start. */
   changed(after: T | undefined, before: T | undefined): void {
     if (!after || before?.metadata.uid !== after.metadata.uid) return;
     const status = statusOf(after);
@@ -69,7 +65,7 @@ export class PhaseEvents<T extends KubeObject> {
 
 const statusOf = (object: KubeObject): Status => (object as { status?: Status }).status ?? {};
 
-/** What there is to say of one that is over. */
+/** Fields of the log for an ended object. */
 function facts(status: Status): object {
   const { completionTimestamp: end, startTimestamp: start, validationErrors = [] } = status;
   const reason = status.failureReason ?? validationErrors.join('; ');

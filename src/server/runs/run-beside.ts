@@ -1,32 +1,32 @@
 import { CanceledError, isCode } from '../../base/index.ts';
 
-/** A run that goes on beside its controller. */
+/** A run that its controller does not wait for. */
 export interface RunBeside {
-  /** Somebody has canceled or deleted what it is about. May be repeated. */
+  /** Cancels the run because a user has canceled or deleted its object. May be repeated. */
   readonly cancel: () => void;
-  /** Resolves when it has ended in any way. */
+  /** Resolves when the run has ended, also after an error. */
   readonly done: Promise<void>;
 }
 
 export interface RunBesideOptions {
   /**
-   * Its signal says `CANCELED`, with `by: 'user'`, or with `by: 'shutdown'` where another server
-   * goes on.
+   * The reason of the signal is `CANCELED` with `by: 'user'`, or `by: 'shutdown'` if another server
+   * continues.
    */
   readonly make: (signal: AbortSignal) => Promise<void>;
-  /** It was canceled before: the signal says so from the beginning. */
+  /** The object was canceled before the run: the signal is aborted from the start. */
   readonly isCanceled?: boolean;
-  /** Aborted when this process's turn ends. */
+  /** Aborted when this process stops leading. */
   readonly leaving: AbortSignal;
-  /** With what `make` has thrown, unless another server goes on. */
+  /** Gets the error of `make`, unless another server continues the run. */
   readonly onFailed: (error: unknown) => void;
-  /** In any way, also when the turn ends. */
+  /** Also called when this process stops leading. */
   readonly onOver: () => void;
 }
 
 /**
- * Begins a run of a Backup or Restore, which goes on until its object has its next phase. Whatever
- * ends this process's turn, another one goes on with it.
+ * Starts a run that lasts until the next phase. If this process stops leading, another one
+ * continues it.
  */
 export function runBeside(options: RunBesideOptions): RunBeside {
   const { make, isCanceled = false, leaving, onFailed, onOver } = options;

@@ -9,7 +9,7 @@ import {
 } from '../../base/index.ts';
 import type { JournalEntry } from './segment.ts';
 
-/** Where lines, warnings and errors of a run go: its journal. */
+/** Receives the lines, warnings and errors of a run; in production its journal. */
 export interface LogSink {
   addLine(line: string): void;
   addEntry(entry: JournalEntry): void;
@@ -17,14 +17,14 @@ export interface LogSink {
 
 export interface RunLinesOptions {
   readonly sink: Pick<LogSink, 'addLine'>;
-  /** What each line says it is of: `backup` or `restore`, and `namespace/name`. */
+  /** Fields of every line: `backup` or `restore` with `namespace/name`. */
   readonly subject: Readonly<Record<string, string>>;
   readonly level: string;
   readonly format: string;
   readonly clock?: Clock;
 }
 
-/** Writes the lines of a run's log, as Velero's CLI shows it. Counts nothing. */
+/** Logger that writes lines as Velero's CLI shows them. Counts no warnings. */
 export function runLines({
   sink,
   subject,

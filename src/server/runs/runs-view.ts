@@ -13,7 +13,6 @@ import { patiently } from './patience.ts';
 
 type Watched<T extends KubeObject> = Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
 
-/** A watch of all Backups, or of all Restores. */
 export interface WatchOfRuns<T extends KubeObject> {
   readonly failure: string | undefined;
   /** Resolves after the first list, or an abort. */
@@ -23,7 +22,7 @@ export interface WatchOfRuns<T extends KubeObject> {
 export interface RunsViewOptions<T extends KubeObject> {
   readonly client: KubeClient;
   readonly resource: Resource<T>;
-  /** Whose watch it is. */
+  /** Shared with other controllers. */
   readonly shared: WatchOfRuns<T>;
   readonly logger: Logger;
   readonly namespace: string;
@@ -31,18 +30,12 @@ export interface RunsViewOptions<T extends KubeObject> {
   readonly signal: AbortSignal;
 }
 
-/**
- * Our choice: what became of a run must not be lost to an API server that is away for a night's
- * maintenance.
- */
+/** Our choice: the result of a run must survive a night of maintenance of the API server. */
 const PATIENCE_MS = 4 * 3_600_000;
-/** A kind that nobody serves for so long is gone, and all its objects with it. Our choice. */
+/** Time until the objects of an unknown kind count as deleted. Our choice. */
 const UNKNOWN_MS_MAX = 60_000;
 
-/**
- * The Backups or Restores of a namespace, as far as this process knows them: what it has written
- * itself is there at once, and not only when the watch brings it.
- */
+/** The Backups or Restores of a namespace. Own writes are visible before the watch has them. */
 export class RunsView<T extends KubeObject> {
   readonly #options: RunsViewOptions<T>;
   #cache: Watched<T> = NOTHING;
@@ -56,7 +49,7 @@ export class RunsView<T extends KubeObject> {
     return this.#options.shared.failure;
   }
 
-  /** Resolves after the first list, or an abort. Whoever opens it closes it. */
+  /** Resolves after the first list, or an abort. The caller closes the result. */
   async open(): Promise<AsyncDisposable> {
     const watched = await this.#options.shared.open(this.#options.signal);
     this.#cache = watched.cache;
@@ -71,7 +64,7 @@ export class RunsView<T extends KubeObject> {
     return watched;
   }
 
-  /** Once it is open. What is there already is told at once. */
+  /** Call it after `open`. The listener gets existing objects at once. */
   onChange(listener: (after: T | undefined, before: T | undefined) => void): void {
     this.#cache.onChange(listener);
   }
@@ -84,10 +77,7 @@ export class RunsView<T extends KubeObject> {
     return this.#cache.list().map((run) => this.#written.get(keyOf(run.metadata)) ?? run);
   }
 
-  /**
-   * A merge patch of this version of it. Throws `KUBE_CONFLICT` where somebody else has changed it,
-   * `KUBE_NOT_FOUND`.
-   */
+  /** Merge patch of this version. Throws `KUBE_CONFLICT` and `KUBE_NOT_FOUND`. */
   async patch(run: T, patch: object): Promise<T> {
     const { client, resource, signal, assertLeading } = this.#options;
     const { uid, resourceVersion } = run.metadata;
@@ -98,8 +88,8 @@ export class RunsView<T extends KubeObject> {
   }
 
   /**
-   * A merge patch that must arrive, whatever else has changed: tried again while the API server is
-   * away. Undefined where it is gone, or another one has its name.
+   * Merge patch of any version, with retries while the API server is away. Returns undefined if the
+   * object is deleted or replaced.
    */
   async insist(run: T, patch: object, patienceMs = PATIENCE_MS): Promise<T | undefined> {
     const { client, resource, logger, signal, assertLeading } = this.#options;
@@ -118,7 +108,7 @@ export class RunsView<T extends KubeObject> {
               if (await this.#isGone(run, since)) return undefined;
               throw new CodedError('KUBE_UNAVAILABLE', messageOf(error), { retry: 'backoff' });
             }
-            // Another UID is a conflict, which no waiting mends, and so is a crowd of writers.
+            // Retries do not help against a new UID or a crowd of writers.
             if (!isCode(error, 'KUBE_CONFLICT') || (await this.#isThere(run))) throw error;
             return undefined;
           }
@@ -137,7 +127,7 @@ export class RunsView<T extends KubeObject> {
     }
   }
 
-  /** An API server, or what is before it, may not know the kind for a moment. */
+  /** An API server, or a proxy before it, may not know the kind for a moment. */
   async #isGone(run: T, sinceMs: number): Promise<boolean> {
     const presence = await this.presence(run);
     return presence === 'deleted' || performance.now() - sinceMs > UNKNOWN_MS_MAX;
@@ -150,9 +140,8 @@ export class RunsView<T extends KubeObject> {
   }
 
   /**
-   * Whether somebody has deleted it: the API server has its kind, and not this one, `deleted`.
-   * Where kinds or the whole namespace go, as when a server is uninstalled, what is in the bucket
-   * stays.
+   * `deleted`: the API server has the kind but not this object. `unknown`: the kind or namespace is
+   * going, as at an uninstall, so files in the bucket must stay.
    */
   async presence({ metadata }: T): Promise<'there' | 'deleted' | 'unknown'> {
     const { client, resource, namespace, signal } = this.#options;
@@ -172,10 +161,7 @@ export class RunsView<T extends KubeObject> {
     }
   }
 
-  /**
-   * Whether its whole kind is being deleted, or was and is back: nobody has decided on this one
-   * then, and what is in the bucket stays.
-   */
+  /** Whether the kind is or was deleted, so that no user chose this object. Its files stay. */
   async wentWithItsKind({ metadata }: T): Promise<boolean> {
     const { client, resource, signal } = this.#options;
     const name = `${resource.plural}.${resource.group}`;
@@ -183,16 +169,16 @@ export class RunsView<T extends KubeObject> {
     try {
       kind = await client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal });
     } catch (error) {
-      // Who may not know keeps them.
+      // Without the right to read kinds, keep the files.
       if (isCode(error, 'KUBE_FORBIDDEN')) return true;
       throw error;
     }
-    // Its objects go before it does.
+    // Kubernetes deletes the objects of a kind before the kind.
     if (kind?.metadata.deletionTimestamp !== undefined) return true;
     const [since, made] = [kind?.metadata.creationTimestamp, metadata.creationTimestamp].map(
       (text) => Date.parse(text ?? ''),
     );
-    // What is not known is no reason.
+    // A missing time is no reason to keep the files.
     return since !== undefined && made !== undefined && since > made;
   }
 
@@ -207,7 +193,7 @@ export class RunsView<T extends KubeObject> {
   }
 }
 
-/** Until it is open. */
+/** Used until the view is open. */
 const NOTHING: Watched<never> = {
   get: () => undefined,
   list: () => [],
@@ -215,7 +201,7 @@ const NOTHING: Watched<never> = {
   failure: undefined,
 };
 
-/** Versions grow, as Kubernetes promises since 1.35, and has always done. */
+/** Versions grow. Kubernetes promises this since 1.35, and it was always true. */
 export const versionOf = ({ metadata }: KubeObject): bigint => {
   const { resourceVersion } = metadata;
   return /^\d+$/.test(resourceVersion) ? BigInt(resourceVersion) : 0n;

@@ -5,45 +5,41 @@ import { encodeSegment, type SegmentParts } from './segment.ts';
 import { keyOf, type Try } from './stored-tries.ts';
 
 export interface SegmentLimits {
-  /** A segment is stored when it has so many bytes, uncompressed. */
+  /** A segment is stored at this size, uncompressed. */
   readonly segmentBytes: number;
-  /** And at the latest after this. */
+  /** Longest time until a segment is stored. */
   readonly segmentMs: number;
 }
 
-/** Our choice: what is lost to a kill is done again in seconds. */
+/** Our choice: work lost to a kill is repeated within seconds. */
 export const SEGMENT_LIMITS: SegmentLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
 
 export interface SegmentWriterOptions<P> {
   readonly bucket: Bucket;
-  /** Of one journal. */
+  /** Folder of one journal. */
   readonly folder: string;
-  /** `backup`, `restore`: for messages. */
+  /** `backup` or `restore`, for messages. */
   readonly kind: string;
   /** `isJournalSealed` */
   readonly isSealed: boolean;
-  /** Right before each put. */
+  /** Called right before each put. */
   readonly assertLeading: () => void;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
   readonly limits?: SegmentLimits | undefined;
-  /**
-   * What is done and not stored yet, which is the writer's from here on; undefined where there is
-   * nothing.
-   */
+  /** Removes and returns the work that is not stored yet; undefined if there is none. */
   readonly take: () => P | undefined;
   readonly encode: (pending: P) => Promise<SegmentParts>;
-  /** Its segment is stored. */
+  /** Called when a segment is stored. */
   readonly onStored: (parts: SegmentParts) => Promise<void>;
-  /** Its segment could not be stored. */
+  /** Called when a segment could not be stored. */
   readonly onLost: (pending: P) => void;
 }
 
 /**
- * Stores what a run has done in numbered segments, one after the other: when there is enough of it,
- * after a while, and when it is told to. Once a segment could not be stored nothing more is:
- * whoever goes on reads what was.
+ * Stores the work of a run in numbered segments: when full, after a time limit, or by `flush`.
+ * After a failed put, nothing more is stored. The next try reads the stored segments.
  */
 export class SegmentWriter<P> {
   readonly #options: SegmentWriterOptions<P>;
@@ -62,23 +58,23 @@ export class SegmentWriter<P> {
     this.#limits = options.limits ?? SEGMENT_LIMITS;
   }
 
-  /** After the tries before: `keys` are the segments that this one goes on from. */
+  /** Continues after earlier tries. `keys` are the segments that count. */
   follow({ number, keys }: { readonly number: number; readonly keys: readonly string[] }): void {
     this.#own = { number: number + 1, owner: this.#own.owner };
     this.#keys.push(...keys);
   }
 
-  /** Whether an earlier try has left anything. */
+  /** Whether an earlier try has stored anything. */
   get isContinued(): boolean {
     return this.#own.number > 1;
   }
 
-  /** Those that this try goes on from, and its own. */
+  /** The segments of earlier tries that count, then the own ones. */
   get keys(): readonly string[] {
     return this.#keys;
   }
 
-  /** How much is pending. */
+  /** Whether a segment is due by its size. */
   get isFull(): boolean {
     return this.#bytes >= this.#limits.segmentBytes;
   }
@@ -87,7 +83,7 @@ export class SegmentWriter<P> {
     this.#bytes += bytes;
   }
 
-  /** Throws why nothing can be stored any more. */
+  /** Throws the error that stopped the storing. */
   assertUsable(): void {
     if (this.#failure) throw this.#failure.error as Error;
   }
@@ -98,7 +94,7 @@ export class SegmentWriter<P> {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(
       () => {
-        // The next call throws what has failed.
+        // The next call throws the same error.
         this.flush().catch(() => undefined);
       },
       this.isFull ? 0 : this.#limits.segmentMs,
@@ -106,10 +102,7 @@ export class SegmentWriter<P> {
     this.#timer.unref();
   }
 
-  /**
-   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
-   * every later call.
-   */
+  /** Throws `STILL_AWAY` and `SCRATCH_FULL`, and again at every later call. */
   async flush(): Promise<void> {
     await this.alone(async () => {
       try {
@@ -146,7 +139,7 @@ export class SegmentWriter<P> {
     await onStored(parts);
   }
 
-  /** While nothing is stored. */
+  /** Runs the task while no segment is being stored. */
   async alone<T>(task: () => Promise<T> | T): Promise<T> {
     await this.#turn.acquire();
     try {
@@ -156,13 +149,13 @@ export class SegmentWriter<P> {
     }
   }
 
-  /** Nothing is stored any more. Resolves when nothing is under way. */
+  /** Stops storing for good. Resolves when no put is under way. */
   async end(why: string): Promise<void> {
     this.#failure ??= { error: new CodedError('JOURNAL_CLOSED', why) };
     await this.alone(() => undefined);
   }
 
-  /** Resolves when nothing is under way, and stores nothing by itself any more. */
+  /** Stops the timer. Resolves when no put is under way. */
   async close(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#timer);

@@ -8,47 +8,44 @@ export const entrySchema = z.object({
   level: z.enum(['warn', 'error']),
   namespace: z.string().optional(),
   text: z.string(),
-  /** Of restores: what it is about, by which one that is said again is told from another one. */
+  /** Restores only: the item's key. Used to drop entries that a retry writes twice. */
   resource: z.string().optional(),
   name: z.string().optional(),
 });
 export type JournalEntry = z.infer<typeof entrySchema>;
 
-/** What the records of every journal have. */
+/** Fields that the records of every journal have. */
 export const triesSchema = z.object({
   /**
-   * Of the first one of a try: which segments of earlier ones count. What a late process adds to
-   * those is none of them.
+   * In the first segment of a try: the earlier segments that count. Later ones of a late process do
+   * not count.
    */
   includes: z.array(z.string()).optional(),
 });
 export type TryRecords = z.infer<typeof triesSchema>;
 
-/** A numbered object of a journal. All of it counts, or nothing. */
+/** A numbered object of a journal. Counts as a whole or not at all. */
 export interface Segment<R extends TryRecords> {
   readonly records: R;
-  /**
-   * A member of a gzip file: a part of the tarball, which is these behind one another. Restores
-   * have none.
-   */
+  /** A gzip member: a part of the tarball. Empty in restores. */
   readonly tar: Buffer;
-  /** The same of the log. */
+  /** A gzip member: a part of the log. */
   readonly log: Buffer;
 }
 
 const MAGIC = Buffer.from('LSJRNL1\n');
 const HEAD_BYTES = MAGIC.length + 3 * 4 + 32;
-/** Our choice: more than a segment ever has. */
+/** Our choice: larger than any segment. */
 const RECORDS_BYTES_MAX = 256 << 20;
 
-/** Each is compressed; `records` are JSON. */
+/** Compressed parts of a segment. `records` are JSON. */
 export interface SegmentParts {
   readonly records: Buffer;
   readonly tar: Buffer;
   readonly log: Buffer;
 }
 
-/** Head, three lengths, the SHA-256 of what follows; then records, tar and log. */
+/** Format: magic, lengths, and SHA-256 of the rest. The parts follow in this order. */
 export function encodeSegment(parts: SegmentParts): Buffer {
   const body = Buffer.concat([parts.records, parts.tar, parts.log]);
   const head = Buffer.alloc(HEAD_BYTES);

@@ -4,39 +4,35 @@ import type { KubeObject } from '../../kube/index.ts';
 import type { z } from 'zod';
 import { decodeSegment, type Segment, type TryRecords } from './segment.ts';
 
-/** One server's work on a backup or a restore. */
+/** The work of one server on a backup or a restore. */
 export interface Try {
   readonly number: number;
-  /** At random: two processes may take the same number. */
+  /** Random, because two processes may take the same number. */
   readonly owner: string;
-  /**
-   * From its first one to the last before a gap: those after one were stored by nobody who waited
-   * for the gap.
-   */
+  /** Up to the first gap. Segments are stored in order, so later ones do not count. */
   readonly keys: readonly string[];
 }
 
-/** What a try goes on from. */
+/** The stored work that a new try continues. */
 export interface LastTry<R extends TryRecords> {
-  /** The number of the last one, whether it counts or not; 0 where there was none. */
+  /** The highest number of any try, even if it does not count; 0 if there is none. */
   readonly number: number;
-  /** Segments that count, in their order. */
   readonly keys: readonly string[];
-  /** The first one of the try that has begun last, which was read already. */
+  /** The first segment of the last try that counts, already loaded. */
   readonly head?: { readonly key: string; readonly segment: Segment<R> };
 }
 
 export interface StoredTriesOptions<R extends TryRecords> {
   readonly bucket: Bucket;
   readonly schema: z.ZodType<R>;
-  /** `backup`, `restore`: for messages. */
+  /** `backup` or `restore`, for messages. */
   readonly kind: string;
-  /** Of one journal. */
+  /** Folder of one journal. */
   readonly folder: string;
   /** {@link isJournalSealed} */
   readonly isSealed: boolean;
   readonly signal: AbortSignal;
-  /** Around each step, of which it is told the name: tries again. */
+  /** Runs a named step with retries. */
   readonly patiently: <T>(what: string, task: () => Promise<T>) => Promise<T>;
 }
 
@@ -44,7 +40,7 @@ const SEGMENT_BYTES_MAX = 512 << 20;
 const NUMBER_DIGITS = 8;
 const READ_AHEAD = 8;
 
-/** The tries of a journal as they are in the bucket. */
+/** The tries of a journal in the bucket. */
 export class StoredTries<R extends TryRecords> {
   readonly #options: StoredTriesOptions<R>;
 
@@ -53,9 +49,8 @@ export class StoredTries<R extends TryRecords> {
   }
 
   /**
-   * The last try that has begun, and of several with its number the one that goes on from most:
-   * another one is of a process that had seen less, and has stored nothing but its beginning. One
-   * that was killed before that has nothing.
+   * Finds the last try that counts. Among tries of one number, the longest wins: the others saw
+   * less and stored only a first segment. Tries without a segment are skipped.
    */
   async last(): Promise<LastTry<R>> {
     const { bucket, folder, kind, signal, patiently } = this.#options;
@@ -82,14 +77,14 @@ export class StoredTries<R extends TryRecords> {
     return { number: last, keys: [] };
   }
 
-  /** Those of a try in their order, some read ahead: a backup of days has tens of thousands. */
+  /** Loads segments in order, with read-ahead: long backups have tens of thousands. */
   async *segments({ keys, head }: LastTry<R>): AsyncGenerator<Segment<R>> {
     const ahead: Promise<Segment<R>>[] = [];
     let next = 0;
     for (const key of keys) {
       while (ahead.length < READ_AHEAD && next < keys.length) {
         const loading = this.#load(keys[next++] ?? '');
-        // Thrown when its turn comes.
+        // The loop throws the error when it reaches this segment.
         loading.catch(() => undefined);
         ahead.push(loading);
       }
@@ -112,9 +107,9 @@ export class StoredTries<R extends TryRecords> {
 }
 
 /**
- * Annotation of a Backup or Restore whose journal is sealed. Plain segments are refused, and so are
- * other plain files that a server believes after a restart. The annotation comes with the phase
- * `InProgress`, out of reach of a writer to the bucket. A run of an earlier version lacks it.
+ * Annotation of a Backup or Restore whose journal is sealed. Unsealed files are then refused. The
+ * annotation comes with the phase `InProgress`, out of reach of a writer to the bucket. Runs of
+ * earlier versions lack it.
  */
 const SEALED_JOURNAL = 'longshore.io/sealed-journal';
 
@@ -124,9 +119,7 @@ export const areSealed = (annotations: KubeObject['metadata']['annotations']): b
 export const isJournalSealed = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   areSealed(metadata.annotations);
 
-/**
- * Annotations of a run that begins. `canSeal`: there is a key. A user may have set the annotation.
- */
+/** `canSeal`: there is a key. Overwrites an annotation that a user has set. */
 export function journalAnnotations(
   { metadata }: Pick<KubeObject, 'metadata'>,
   canSeal: boolean,
@@ -135,7 +128,7 @@ export function journalAnnotations(
   return canSeal || isGiven ? { [SEALED_JOURNAL]: String(canSeal) } : {};
 }
 
-/** For the log, when a run is ended by the readable segments of its journal. */
+/** For the log, when only the readable segments of a journal are used to end a run. */
 export const SEGMENT_UNREAD =
   'a segment of a journal is damaged or forged, so its operations are not ended';
 
@@ -146,7 +139,7 @@ export interface SegmentOptions<R extends TryRecords> {
   readonly signal: AbortSignal;
 }
 
-/** Throws `DAMAGED_JOURNAL`, also for a segment of a stranger, and errors of the bucket. */
+/** Throws `DAMAGED_JOURNAL`, also for a forged segment, and errors of the bucket. */
 export async function readSegment<R extends TryRecords>(
   bucket: Bucket,
   key: string,
@@ -164,7 +157,7 @@ export async function readSegment<R extends TryRecords>(
       }
     }
   } catch (cause) {
-    // A key that nobody here has ever had. Without any key the caller tries again.
+    // The segment has a key that this cluster never had. Without any key, the caller retries.
     const isForeign = isCode(cause, 'NO_ARCHIVE_KEY') && retryOf(cause) === 'never';
     if (!isForeign && !isCode(cause, 'DAMAGED_ARCHIVE')) throw cause;
     throw new CodedError('DAMAGED_JOURNAL', messageOf(cause), { cause });
@@ -174,7 +167,7 @@ export async function readSegment<R extends TryRecords>(
 
 const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
 
-/** Of the segment that is the `at`-th one of a try. */
+/** Key of the segment at index `at` of a try. */
 export const keyOf = (
   folder: string,
   { number, owner }: Pick<Try, 'number' | 'owner'>,

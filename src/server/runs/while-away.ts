@@ -29,40 +29,33 @@ export interface WhileAwayOptions {
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
   /**
-   * Right before a command is run, each time, and before anything is tried again: while this
-   * process waited another one may have begun to lead. What it throws is thrown, unless nobody else
-   * can lead yet.
+   * Called before each run of a command and before each retry, because another process may lead by
+   * then. Its error is thrown, unless no other process can lead yet.
    */
   readonly assertLeading?: (() => void) | undefined;
 }
 
-/**
- * How long the API server may be away while a backup waits for it. Our choice: a control plane is
- * replaced in less.
- */
+/** How long a backup waits for the API server. Our choice: replacing a control plane takes less. */
 const PATIENCE_MS = 20 * 60_000;
 /**
- * So often a question is asked again whose connection broke although the API server answers: of
- * several behind one address one is replaced. Our choice.
+ * Retries after a broken connection although the API server answers. Perhaps just one of several
+ * servers behind the address is restarting. Our choice.
  */
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
-/** For an answer that may change within seconds: eight seconds in all. Our choice. */
+/** Retries of an answer that may change soon: eight seconds in all. Our choice. */
 const FAILED_AGAIN_MAX = 5;
-/** Between questions to an API server whose store is away: it answers everything else. */
+/** Longest delay while the store of the API server is away. Other requests are answered then. */
 const STORE_DELAY_MS_MAX = 5000;
 
 /**
- * Requests of all backups of a process at once, whatever number of workers and backups it has. Our
- * choice: half of the sockets that a client has, so that the Lease is renewed and other controllers
- * go on however slow the API server is. Commands in pods have sockets of their own, and may take
- * minutes.
+ * Requests of all backups of a process at once. Our choice: half of the client's sockets. The rest
+ * is for the Lease and other controllers. Commands in pods have their own sockets.
  */
 const AT_ONCE = 16;
 /**
- * A busy API server asks for a request again that it has not begun with. One kind's own server may
- * do so for ever, and then what cannot be done without it is told. Our choice, as with the items of
- * a restore.
+ * Longest wait for a server that is too busy to begin a request. The server of a single kind may be
+ * so for ever. Our choice, as for items of a restore.
  */
 const BUSY_MS_MAX = 180_000;
 const BUSY_DELAY_MS_MAX = 15_000;
@@ -79,7 +72,7 @@ function limiterOf(client: KubeClient): Limiter {
   return limiter;
 }
 
-/** `isOnce`: not again where it may have been done. */
+/** `isOnce`: do not retry a request that may have been executed. */
 type Wait = <T>(task: () => Promise<T>, againMax?: number, isOnce?: boolean) => Promise<T>;
 
 function waiterOf({
@@ -121,7 +114,7 @@ function waiterOf({
           await pause(++again, Infinity);
           continue;
         }
-        // It may come and go for ever.
+        // An API server may come and go for ever.
         if (performance.now() - sinceMs > patienceMs) {
           const text = `cannot reach the API server: ${messageOf(error)}`;
           throw new CodedError('STILL_AWAY', text, { cause: error });
@@ -134,11 +127,11 @@ function waiterOf({
 
 interface BusyOptions extends Omit<WhileAwayOptions, 'client' | 'logger'> {
   readonly refusals: LastingRefusals;
-  /** What the request needs, for {@link LastingRefusals}. */
+  /** The right that the request needs, for {@link LastingRefusals}. */
   readonly right: string;
 }
 
-/** Retries while the API server is too busy, or refuses for want of a right: nothing was done. */
+/** Retries if the API server is too busy or refuses a right: nothing was done. */
 function whileBusy<T>(
   task: () => Promise<T>,
   { signal, patienceMs = BUSY_MS_MAX, assertLeading, refusals, right }: BusyOptions,
@@ -164,17 +157,14 @@ function whileBusy<T>(
 const isSent = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.isSent === true;
 
-/** The API server failed by itself, and not what it has asked. */
+/** The API server itself failed, and not an extension server. */
 const isOwnFailure = (error: unknown): boolean =>
   meaningOf(error) === 'refused for now' && !isExtensionAway(error);
 
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
 
-/**
- * Of its reads, how often each is asked again although the API server answers, and says that the
- * kind's own server does not.
- */
+/** Retries of reads if the API server answers but the kind's own server does not. */
 const READS: Readonly<Record<string, number>> = {
   get: AGAIN_MAX,
   find: AGAIN_MAX,
@@ -183,7 +173,7 @@ const READS: Readonly<Record<string, number>> = {
   listPage: 0,
 };
 
-/** By its arguments: a resource, and an object, a reference or options. */
+/** Arguments: a resource, and an object, a reference or options. */
 function rightOf(method: string, [resource, about]: readonly unknown[]): string {
   const { plural = '', group = '' } = (resource ?? {}) as { plural?: string; group?: string };
   const { namespace, metadata } = (about ?? {}) as {
@@ -194,12 +184,11 @@ function rightOf(method: string, [resource, about]: readonly unknown[]): string 
 }
 
 /**
- * The client, whose reads wait for an API server that is away, so that no part of a backup is
- * missing because of it. A kind whose own server does not answer is told soon: the API server
- * itself does then. So do commands in pods, and the creation of objects with a name: one that was
- * made although its answer was lost is there already, which the caller expects. Everything else is
- * tried once, unless the API server is too busy to begin with it. No more than {@link AT_ONCE}
- * requests of one client are under way.
+ * Makes reads wait for an API server that is away: otherwise parts of a backup would be missing.
+ * - Commands in pods wait too, and so do creations with a name, which may be repeated.
+ * - If only the server of one kind is away, the error is thrown soon.
+ * - Other calls are tried once, except while the API server is too busy.
+ * - At most {@link AT_ONCE} requests of one client are under way.
  */
 export function patientClient(
   client: KubeClient,
@@ -207,11 +196,11 @@ export function patientClient(
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
   const refusals = new LastingRefusals();
-  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that
-  // stays frozen is worse. What freezes one is not.
+  // After a broken connection, the command may or may not have run. Most run again, because a pod
+  // that stays frozen is worse. Freezing commands (`isOnce`) do not.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
-    // Asked by the call itself.
+    // The call itself checks it.
     const waiting = waiterOf({ ...options, client, signal, assertLeading: undefined });
     const run = async (): ReturnType<KubeClient['exec']> => {
       assertAlone(options.assertLeading);
@@ -223,7 +212,7 @@ export function patientClient(
           right: `exec ${question.namespace}`,
         });
       } catch (error) {
-        // The connection has ended before the command said how it did, as where a kubelet restarts.
+        // The connection ended before the exit code came, as when a kubelet restarts.
         if (!isSent(error) || !isCode(error, 'EXEC_FAILED')) throw error;
         const facts = { isSent: true };
         throw new CodedError('KUBE_UNAVAILABLE', messageOf(error), { retry: 'backoff', facts });
@@ -241,7 +230,7 @@ export function patientClient(
       const againMax = lookup(READS, String(key));
       return (...given: unknown[]): unknown => {
         const ask = (): Promise<unknown> => method.apply(target, given);
-        // While it waits for an API server that is away or busy, it takes nobody's place.
+        // A call that waits for an API server does not count as under way.
         const call = COUNTED.includes(String(key))
           ? (): Promise<unknown> =>
               whileBusy(() => limiter.run(ask), {

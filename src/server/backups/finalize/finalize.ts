@@ -67,11 +67,11 @@ export interface FinalizeOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
-  /** What the cluster serves now. */
+  /** The resources that the cluster serves now. */
   readonly discovery: (signal: AbortSignal) => Promise<Pick<Discovery, 'find' | 'findIn'>>;
-  /** Room for the new tarball, the log, and the items. */
+  /** Scratch space for the new tarball, the log, and the items. */
   readonly scratch: string;
-  /** A tarball that was made anew is stored. */
+  /** Called when a rewritten tarball is stored. */
   readonly onTarball?: (backup: Backup, sizeBytes: number) => void;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -82,7 +82,7 @@ const OPERATIONS_LOST =
 const INFOS_LOST =
   'it is not completed: objects can be restored, and volumes as far as their own files are there';
 
-/** Items asked for at once. Our choice. */
+/** Parallel requests for items. Our choice. */
 const AT_ONCE = 4;
 const OF_SNAPSHOTS = [
   'volumesnapshots.snapshot.storage.k8s.io',
@@ -91,17 +91,17 @@ const OF_SNAPSHOTS = [
 
 const UPLOADS = 'datauploads.velero.io';
 const POD_VOLUMES = 'podvolumebackups.velero.io';
-/** Of those that have completed: what was stored of a volume is found by them alone. */
+/** Messages for completed operations: only these objects name the stored data of a volume. */
 const UPLOAD_GONE =
   'the DataUpload is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 const POD_VOLUME_GONE =
   'the PodVolumeBackup is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 
 /**
- * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos
- * and results are completed, and its metadata says `Completed` or `PartiallyFailed` before its CR
- * does. May be repeated after a kill anywhere: what an earlier try has put is replaced, and where
- * its metadata says the end already, the CR takes that over. Throws what is worth another try.
+ * Finalizes a Backup whose operations have ended. Stores changed items again and completes volume
+ * infos and results. The stored metadata gets `Completed` or `PartiallyFailed` before the CR does.
+ * May be repeated after a kill. If the metadata already has a final phase, the CR takes it over.
+ * Throws errors that are worth a retry.
  */
 export async function finalize(
   ref: { readonly namespace?: string | undefined; readonly name: string },
@@ -116,7 +116,7 @@ export async function finalize(
   await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
   const status = await ended(backup, archive, found, options).catch((error: unknown) => {
-    // A later look finds the same, unless the key is only missing for now.
+    // A retry finds the same damage, unless only the key is missing for now.
     const isFinal = isCode(error, 'DAMAGED_ARCHIVE', 'WRONG_SIGNATURE', 'NOT_SIGNED');
     if (!isFinal || retryOf(error) !== 'never') throw error;
     const text = `${messageOf(error)}; restore from another backup`;
@@ -154,9 +154,7 @@ async function write(
   map.forget(uid);
 }
 
-/**
- * Ends a Backup whose files could not be read or written for too long. The files stay as they are.
- */
+/** Ends a Backup whose files were out of reach for too long. The files stay as they are. */
 export async function giveUp(
   backup: Backup,
   failureReason: string,
@@ -168,13 +166,11 @@ export async function giveUp(
 
 interface KnownOperations {
   readonly operations: readonly Operation[];
-  /** Why the file of the operations cannot be read. */
+  /** Why the operations file cannot be read. */
   readonly damage?: string;
 }
 
-/**
- * Nothing if the file is damaged: no later look would find more. Throws what is worth another try.
- */
+/** Empty if the file is damaged for good. Throws errors that are worth a retry. */
 async function knownOperations(
   map: OperationMap,
   subject: ReturnType<typeof subjectOf>,
@@ -189,7 +185,7 @@ async function knownOperations(
   }
 }
 
-/** Nothing can be completed. */
+/** The status of a Backup that cannot be completed. */
 const lost = (backup: Backup, failureReason: string, nowNs: bigint): BackupStatus => ({
   phase: 'PartiallyFailed',
   errors: (statusOf(backup).errors ?? 0) + 1,
@@ -197,7 +193,7 @@ const lost = (backup: Backup, failureReason: string, nowNs: bigint): BackupStatu
   completionTimestamp: rfc3339Seconds(nowNs),
 });
 
-/** What the CR is to say; the files in the bucket say it when this returns. */
+/** Returns the new status of the CR. The files in the bucket have it already. */
 async function ended(
   backup: Backup,
   archive: BackupArchive,
@@ -239,7 +235,7 @@ async function ended(
     ...(attempted > 0 && { backupItemOperationsAttempted: attempted }),
     ...(completed > 0 && { backupItemOperationsCompleted: completed }),
     ...(failed > 0 && { backupItemOperationsFailed: failed }),
-    // As Go leaves out zeros.
+    // Like Go, leave out zeros.
     ...(snapshots > 0 && { csiVolumeSnapshotsCompleted: snapshots }),
   };
   const lines = [...failureLines(operations), ...log.lines];
@@ -272,8 +268,7 @@ async function ended(
 }
 
 /**
- * Undefined where it is not there any more. Throws what is worth another try, and
- * `DAMAGED_ARCHIVE`.
+ * Undefined if the files are deleted. Throws `DAMAGED_ARCHIVE` and errors that are worth a retry.
  */
 async function openedArchive(
   archive: BackupArchive,
@@ -288,7 +283,7 @@ async function openedArchive(
   }
 }
 
-/** As an earlier try, or another server, has stored it. */
+/** The status that an earlier try or another server has stored. */
 const taken = (status: BackupStatus): BackupStatus => ({
   phase: status.phase ?? '',
   completionTimestamp: status.completionTimestamp ?? null,
@@ -316,11 +311,11 @@ interface ContentsRequest {
   readonly stored: StoredArchive;
   readonly operations: readonly Operation[];
   readonly log: FinalizerLog;
-  /** The new tarball is closed with it. */
+  /** Closes the new tarball. */
   readonly resources: AsyncDisposableStack;
 }
 
-/** The tarball with the items in it as they are now; undefined where no operation asks for that. */
+/** The tarball with current items; undefined if no operation asks for that. */
 async function newContents(
   backup: Backup,
   { stored, operations, log, resources }: ContentsRequest,
@@ -343,7 +338,7 @@ async function newContents(
       await storeTarball(scratch, updatedEntries(entries, files.updates, mtime)),
     );
   } catch (error) {
-    // Another try would find the same.
+    // A retry would find the same.
     if (!isCode(error, 'DAMAGED_ARCHIVE', 'BLOB_NOT_FOUND', 'CONTENT_TOO_LONG')) throw error;
     log.error('the items could not be stored anew', { error });
     return undefined;
@@ -352,7 +347,6 @@ async function newContents(
 
 interface AgainRequest {
   readonly backup: Backup;
-  /** Items of operations that have completed, as JSON. */
   readonly needed: ReadonlySet<string>;
   readonly session: ActionSession;
   readonly files: FinalizedFiles;
@@ -375,7 +369,7 @@ async function backUpAgain(
     namespaces,
     log,
     signal,
-    // What an operation names is stored whatever the backup takes otherwise.
+    // Operations may name items that the backup itself leaves out.
     resources: scopedResourceFilter(discovery, {}, namespaces),
     actions: resolveActions(actions, discovery),
     backedUp: new BackedUp(),
@@ -391,7 +385,7 @@ async function backUpAgain(
       const found = await backupper.load(identifier);
       if (found.length === 0 && isNeeded) log.error(UPLOAD_GONE, about);
       else if (found.length === 0) {
-        // Contents of snapshots go while they are looked at, and are in the backup by then.
+        // Snapshot objects may be deleted meanwhile. The backup already contains them.
         const level = OF_SNAPSHOTS.includes(about.resource) ? 'info' : 'warn';
         log[level]('an item that an operation was about is not in the cluster any more', about);
       }
@@ -407,8 +401,8 @@ async function backUpAgain(
 }
 
 /**
- * Nobody would wait for an operation that is started now: it is an error that the user sees, it is
- * told to stop, and the item is stored all the same.
+ * Wraps an action for the finalizer, which waits for no operations. Reports an operation started
+ * now as an error, cancels it, and still stores the item.
  */
 const withoutOperations = (
   action: BackupAction,
@@ -446,9 +440,8 @@ type VolumeUpdate = Pick<
 >;
 
 /**
- * Files about volumes, where something has become known since. Lists nothing of a backup that has
- * no such volumes. Infos do not tell of all: a volume whose PersistentVolume is not in the backup
- * has none, and its files are in it.
+ * Updated files about volumes. Lists nothing if the backup has no such volumes. Infos are
+ * incomplete: a volume without a PersistentVolume in the backup has none, but has files.
  */
 async function newVolumes(
   backup: Backup,

@@ -1,7 +1,7 @@
 import { ScratchFile } from '../../../archive/index.ts';
 import type { FinishedItem, ItemSink } from '../../../backup/index.ts';
 
-/** Files of items that are stored anew, on scratch space: in memory are their paths alone. */
+/** Rewritten item files on scratch space. Only their paths are in memory. */
 export class FinalizedFiles implements ItemSink, AsyncDisposable {
   readonly #file: ScratchFile;
   readonly #updates = new Map<string, () => Promise<Uint8Array>>();
@@ -10,12 +10,11 @@ export class FinalizedFiles implements ItemSink, AsyncDisposable {
     this.#file = file;
   }
 
-  /** Throws `SCRATCH_FAILED`. */
   static async create(directory: string): Promise<FinalizedFiles> {
     return new FinalizedFiles(await ScratchFile.create(directory));
   }
 
-  /** By path; the last one of a path is the one. */
+  /** Keys are paths. If a path is put twice, the last one wins. */
   get updates(): ReadonlyMap<string, () => Promise<Uint8Array>> {
     return this.#updates;
   }
@@ -30,7 +29,7 @@ export class FinalizedFiles implements ItemSink, AsyncDisposable {
     }
   }
 
-  /** No hooks run in a finalizer. */
+  /** Never called: a finalizer runs no hooks. */
   postHooksDone(): Promise<void> {
     return Promise.resolve();
   }

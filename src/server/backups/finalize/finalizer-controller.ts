@@ -13,11 +13,11 @@ export interface FinalizerControllerOptions extends Omit<
   readonly client: KubeClient;
   readonly host: string;
   readonly backups: SharedBackups;
-  /** How long its files may be out of reach; less in tests. */
+  /** How long files may be out of reach; shorter in tests. */
   readonly awayNs?: Nanoseconds;
 }
 
-/** Ends Backups whose operations are over. Velero's controller of that name. */
+/** Velero's controller of the same name: finalizes Backups. */
 export class FinalizerController implements ServerController {
   readonly name = 'backup-finalizer';
   readonly #options: FinalizerControllerOptions;
@@ -52,7 +52,7 @@ export class FinalizerController implements ServerController {
           try {
             await finalize(metadata, { ...this.#options, assertLeading, signal: own });
           } catch (error) {
-            // Whoever deletes it ends it.
+            // The deletion controller ends it.
             if (!closing.aborted) throw error;
           }
         });

@@ -2,7 +2,7 @@ import type { BackupVolumeInfo } from '../../../archive/index.ts';
 import type { Operation } from '../../../item-operations/index.ts';
 import type { DataUpload, KubeObject, PodVolumeBackup } from '../../../kube/index.ts';
 
-/** What is known of volumes when all operations of a backup are over. */
+/** Facts about volumes after all operations have ended. */
 export interface VolumeFacts {
   readonly operations: readonly Operation[];
   readonly dataUploads: readonly DataUpload[];
@@ -10,10 +10,9 @@ export interface VolumeFacts {
 }
 
 /**
- * Volume infos as they are at the end: of volumes that were moved, of snapshots that became ready,
- * and of files of pods. Each is found by what it is about, as Velero does
- * (pkg/controller/backup_finalizer_controller.go and internal/volume, v1.18.3). What nothing is
- * known of stays.
+ * Final volume infos of moved volumes, snapshots, and pod volume backups. Matches them as Velero
+ * does (pkg/controller/backup_finalizer_controller.go and internal/volume, v1.18.3). Infos without
+ * new facts stay unchanged.
  */
 export const updatedVolumeInfos = (
   infos: readonly BackupVolumeInfo[],
@@ -59,10 +58,7 @@ const resultOf = (isWell: boolean): { result: string } => ({
   result: isWell ? 'succeeded' : 'failed',
 });
 
-/**
- * Tells which rules left paths out of a volume. Velero has no such field, and its reader ignores
- * it.
- */
+/** Names the rules that left paths out of a volume. Velero ignores this field. */
 const noteOf = ({ phase, message }: MovementStatus): { note?: string } =>
   phase === 'Completed' && message ? { note: message } : {};
 
@@ -128,8 +124,8 @@ export const csiSnapshotsCompleted = (operations: readonly Operation[]): number 
   ).length;
 
 /**
- * Stored objects in their order, as they are now; those that are gone stay as they were, and new
- * ones follow.
+ * Stored objects with their current state, in their order. Deleted objects keep their last state.
+ * New objects follow.
  */
 export function updatedObjects(
   stored: readonly KubeObject[],

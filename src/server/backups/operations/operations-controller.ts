@@ -16,10 +16,7 @@ export interface OperationsControllerOptions extends OperationsSettings<Backup> 
   readonly scratch: string;
 }
 
-/**
- * Follows the operations of Backups that wait for them, until each is over. Velero's controller of
- * that name.
- */
+/** Velero's controller of the same name: follows operations of waiting Backups. */
 export class OperationsController implements ServerController {
   readonly name = 'backup-operations';
   readonly #options: OperationsControllerOptions;

@@ -17,13 +17,11 @@ export interface OperationsStepOptions extends StepOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly writers: Pick<FileWriters, 'run'>;
-  /** Room for the log of a backup while something is added to it. */
+  /** Scratch space for the log while lines are added. */
   readonly scratch: string;
 }
 
-/**
- * One step of a Backup: its log, its results and its metadata are put before its CR says the same.
- */
+/** Stores log, results and metadata before the CR changes. */
 export async function operationsStep(
   seen: Backup,
   options: OperationsStepOptions,
@@ -42,10 +40,7 @@ export async function operationsStep(
   }
 }
 
-/**
- * No later look would find more in a damaged file. The finalizer says which one it is, and
- * completes the rest.
- */
+/** The file is damaged for good. The finalizer reports it and completes the rest. */
 async function leave(
   { metadata }: Backup,
   { client, assertLeading, signal }: OperationsStepOptions,
@@ -85,10 +80,7 @@ async function store(
   await archive.update(name, { ...(results && { results }), metadata }, { signal });
 }
 
-/**
- * Nothing where the file cannot be read: errors of operations are worth more than what somebody has
- * cut off.
- */
+/** Empty if the file is damaged: the errors of operations matter more. */
 async function storedResults(
   archive: BackupArchive,
   name: string,

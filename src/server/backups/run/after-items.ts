@@ -9,11 +9,11 @@ import {
 } from '../../../item-operations/index.ts';
 import { type Backup, phaseAfterRun } from '../../../kube/index.ts';
 
-/** What a backup says of itself after its items: the phase that follows, and what is counted. */
+/** The status of a backup after its items: its phase and its counts. */
 
 type Counts = Pick<Results, 'warningCount' | 'errorCount'>;
 
-/** `status` is what the files of the backup say; the CR has `hookStatus` beside it. */
+/** `status` goes into the files of the backup. The CR also gets `hookStatus`. */
 export function statusAfterItems(
   made: BackupRunResult,
   results: Counts,
@@ -50,7 +50,7 @@ const isCompleted = ({ status }: NativeSnapshot): boolean => status?.phase === '
 const progressOf = ({ totalItems, itemsBackedUp }: BackupRunResult): object =>
   totalItems === 0 ? { progress: {} } : { progress: { totalItems, itemsBackedUp } };
 
-/** Go leaves out zeros. */
+/** Like Go, leaves out zeros. */
 export function countFields(
   { warningCount, errorCount }: Counts,
   operations: readonly Operation[],
@@ -66,7 +66,7 @@ export function countFields(
   return Object.fromEntries(Object.entries(all).filter(([, count]) => count > 0));
 }
 
-/** The Backup as it is stored with its files. */
+/** The Backup as its files contain it. */
 export const metadataOf = (backup: Backup, phase: string, status: object): object => ({
   ...backup,
   status: { ...backup.status, ...status, phase },
@@ -74,7 +74,7 @@ export const metadataOf = (backup: Backup, phase: string, status: object): objec
 
 const UPLOADS = 'datauploads';
 
-/** Of an operation that moves a volume. */
+/** The DataUpload of an operation that moves a volume. */
 export function uploadOf({ spec }: Operation): UploadOperation[] {
   if (!('postOperationItems' in spec)) return [];
   const { Resource: resource, Namespace: namespace, Name: name } = spec.resourceIdentifier;

@@ -33,14 +33,12 @@ export interface BackupEndingOptions {
   readonly discovery: Discovery;
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
-  /** Scratch space. */
   readonly directory: string;
   readonly logger: Logger;
   readonly clock: Clock;
   readonly patienceMs?: number;
 }
 
-/** What one run works with. */
 export interface RunParts {
   readonly archive: BackupArchive;
   readonly journal: Journal;
@@ -48,14 +46,11 @@ export interface RunParts {
   readonly session: ActionSession | undefined;
 }
 
-/**
- * How long the files of a backup that was canceled, or has failed, may take to be stored. Our
- * choice.
- */
+/** Time limit for storing the files of a failed or canceled backup. Our choice. */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 
-/** Ends what runs of backups have begun that nobody goes on with. */
+/** Ends everything that a failed or canceled run has begun. */
 export class BackupEnding {
   readonly #options: BackupEndingOptions;
 
@@ -63,7 +58,7 @@ export class BackupEnding {
     this.#options = options;
   }
 
-  /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
+  /** Ends a run whose journal cannot be continued: cancels operations and thaws pods. */
   async endUnread(
     { backup, leaving, assertLeading, onEnded, onUntold }: RunRequest,
     bucket: OpenBucket['bucket'],
@@ -96,8 +91,8 @@ export class BackupEnding {
   }
 
   /**
-   * Its operations are told to stop. Its log and results are stored, so that somebody can read why,
-   * and its snapshots, so that they are deleted with it.
+   * Cancels operations. Stores log and results, so that users see the reason. Stores snapshots, so
+   * that a deletion of the backup deletes them.
    */
   async fail(
     request: RunRequest,
@@ -109,7 +104,7 @@ export class BackupEnding {
     const { operations, logger } = this.#options;
     const { name } = backup.metadata;
     const subject = subjectOf(backup);
-    // Whatever has failed: a backup that another server goes on with is none of ours.
+    // If another server continues the backup, leave it to that server.
     request.assertLeading();
     const isThawed = await this.#thaw(request, journal, log);
     tellUnknownSnapshots(journal, log, name);
@@ -126,7 +121,7 @@ export class BackupEnding {
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
       untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
     }
-    // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
+    // The next server cancels the rest. Files that say `Failed` would prevent that.
     if (leaving?.aborted === true) return;
     if (untold !== undefined) {
       log.results.error(untold);
@@ -168,8 +163,8 @@ export class BackupEnding {
   }
 
   /**
-   * Also of an earlier run, whose journal may lack its last ones. Returns whether all were told; if
-   * not, it is tried again later.
+   * Also cancels movements of earlier runs that the journal lacks. Returns false if a later try
+   * must finish the work.
    */
   async #cancelMovements({ backup, leaving, assertLeading }: RunRequest): Promise<boolean> {
     const { client, logger, patienceMs } = this.#options;
@@ -186,7 +181,7 @@ export class BackupEnding {
     }
   }
 
-  /** Pods that this run or an earlier one has frozen, and that are not thawed yet. */
+  /** Thaws all pods that are still frozen, also by earlier runs. */
   async #thaw(
     { backup, leaving, assertLeading }: RunRequest,
     journal: Journal,
@@ -214,7 +209,7 @@ export class BackupEnding {
   }
 }
 
-/** In the log of the run: of each snapshot that nobody knows, once. */
+/** Warns once of each snapshot with an unknown state, in the log of the run. */
 export function tellUnknownSnapshots(journal: Journal, { results }: RunLog, backup: string): void {
   journal.tellUnknownSnapshots((asked) => {
     const about = { resource: 'persistentvolumes', namespace: '', name: asked.pv };
@@ -222,7 +217,7 @@ export function tellUnknownSnapshots(journal: Journal, { results }: RunLog, back
   });
 }
 
-/** Nothing of a backup that has failed is taken for all of it. */
+/** A failed backup stores no items, so that nobody mistakes them for all. */
 async function emptyTarball(directory: string): Promise<ScratchFile> {
   await using writer = await TarballWriter.begin(directory);
   return await writer.finish();

@@ -79,43 +79,41 @@ export interface VolumesContext {
   /** Waits for an API server that is away. */
   readonly client: KubeClient;
   readonly signal: AbortSignal;
-  /** Before a provider is asked for a snapshot. */
+  /** Called before each request to a provider for a snapshot. */
   readonly willSnapshot: (asked: AskedSnapshot) => Promise<void>;
 }
 
 export interface ClusterRunnerOptions {
   readonly client: KubeClient;
   readonly discovery: Discovery;
-  /** Told of what `client` will soon be asked for. */
+  /** Prefetches objects that `client` will read next. */
   readonly readAhead?: ReadAhead;
   readonly buckets: Buckets;
   readonly archiveOf: (bucket: OpenBucket['bucket']) => BackupArchive;
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
   readonly openVolumes: (context: VolumesContext) => Promise<BackupVolumes>;
-  /** What the policies of a Backup say of objects; undefined where it has none. */
+  /** Loads the policies of a Backup; undefined if it has none. */
   readonly loadPolicies?: (
     backup: Backup,
   ) => Promise<
     (FinePolicies & { readonly includeExcludePolicy?: ScopedLists | undefined }) | undefined
   >;
-  /** Scratch space. */
   readonly directory: string;
-  /** As the controller of operations has it. */
+  /** The same as in the controller of operations. */
   readonly timeoutNsOf?: TimeoutOf<Backup>;
   readonly logger: Logger;
-  /** Of the logs of backups. */
+  /** Level for the logs of backups. */
   readonly logLevel: string;
   readonly logFormat: string;
-  /** Item blocks at once. */
+  /** Item blocks processed at once. */
   readonly workers: number;
-  /** `--trust-must-include-annotations`. */
   readonly trustsMustInclude?: boolean;
   readonly clock?: Clock;
   readonly patienceMs?: number;
 }
 
-/** Our choice: as much as waits in the spool for its turn; the rest is asked for again. */
+/** Our choice: enough for the items that wait; the rest is read again. */
 const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
 
@@ -126,7 +124,7 @@ interface LocatedBackup {
   >;
 }
 
-/** Makes backups of the cluster, in the bucket of their location. */
+/** Backs up the cluster to the bucket of each Backup's location. */
 export class ClusterRunner implements BackupRunner {
   readonly #options: ClusterRunnerOptions;
   readonly #clock: Clock;
@@ -170,7 +168,7 @@ export class ClusterRunner implements BackupRunner {
         clock: this.#clock,
       });
     } catch (error) {
-      // Nobody goes on with what an earlier run has begun.
+      // No later run will continue these operations.
       if (!isLeft(error, signal)) await this.#ending.endUnread(request, bucket);
       throw error;
     }
@@ -179,7 +177,8 @@ export class ClusterRunner implements BackupRunner {
   }
 
   /**
-   * Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name.
+   * The outcome of a stored backup; undefined if there is none. Throws `BACKUP_EXISTS` if another
+   * backup has its name.
    */
   async #finished(
     archive: BackupArchive,
@@ -194,14 +193,14 @@ export class ClusterRunner implements BackupRunner {
       throw new CodedError('BACKUP_EXISTS', 'backup already exists in object storage');
     }
     if (stored.mayBeForged) {
-      // A writer to the bucket knows the UID by the journal. The journal makes the backup again.
+      // A writer to the bucket can learn the UID from the journal, so run the backup again.
       const text = 'files of a running backup are stored again: they are not signed';
       this.#options.logger.warn({ backup: name, signature: stored.signature }, text);
       await archive.disown(name, { signal });
       return undefined;
     }
     const { phase = '', ...rest } = status ?? {};
-    // Where the one that stored it was killed right after.
+    // The previous process may have died right after storing it.
     if (isOver(phase)) await archive.seal(name, uid, { signal });
     return { phase, status: rest, ...(stored.signature === 'signed' && { isSigned: true }) };
   }
@@ -231,10 +230,10 @@ export class ClusterRunner implements BackupRunner {
       const parts = { archive, journal, log, session, onVolumes, unstored };
       return await this.#backUp(request, parts);
     } catch (error) {
-      // Another server goes on, and finds everything as it is.
+      // Leave everything unchanged for the next server.
       if (!isLeft(error, signal)) {
         const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
-        // Those that no journal tells of go on as well.
+        // Also cancel operations that were never written to the journal.
         if (unstored.size > 0) this.#options.operations.takeOver(subjectOf(backup), [...unstored]);
         await this.#ending.fail(request, { archive, journal, log, session, snapshots }, error);
       }
@@ -249,7 +248,7 @@ export class ClusterRunner implements BackupRunner {
     parts: RunParts & {
       readonly session: ActionSession;
       readonly onVolumes: (opened: BackupVolumes) => void;
-      /** Operations that have begun and whose items are not in the journal yet. */
+      /** Operations that have begun but whose items are not in the journal yet. */
       readonly unstored: Set<StartedOperation>;
     },
   ): Promise<RunOutcome> {
@@ -320,7 +319,7 @@ export class ClusterRunner implements BackupRunner {
           for (const operation of started) unstored.add(operation);
         },
         put: async (item) => {
-          // A time-out counts from here, also for the server that goes on.
+          // Timeouts count from here, also for a later server.
           const created = rfc3339Seconds(this.#clock.nowNs());
           const begun = item.operations.map((operation) => ({ ...operation, created }));
           await journal.put({ ...item, operations: begun });
@@ -397,8 +396,7 @@ export class ClusterRunner implements BackupRunner {
     return patiently(
       async () => {
         assertLeading();
-        // All of them are there where the answer to the last one was lost, or where a server that
-        // did not lead any more was faster.
+        // The files may exist if an answer was lost, or if a former leader stored them.
         const finished = await this.#finished(archive, backup, signal);
         const options = { signal, assertAllowed: assertLeading, previous };
         if (!finished) await archive.put(backup.metadata.name, files, options);
@@ -408,7 +406,7 @@ export class ClusterRunner implements BackupRunner {
     );
   }
 
-  /** The newest signed backup before this backup. Undefined after an error. */
+  /** The newest earlier signed backup; undefined after an error. */
   async #previous(
     { metadata: own, spec }: Backup,
     archive: BackupArchive,

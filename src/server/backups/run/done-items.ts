@@ -1,24 +1,21 @@
 import { idOf, refOf } from '../../../backup/index.ts';
 import { Column, ObjectNames } from '../../../base/index.ts';
 
-/** Items that tries of a backup have done: of millions a few bytes each. */
+/** Items that tries of a backup have done. Millions of items take a few bytes each. */
 export class DoneItems {
   /**
-   * By kind and id; of each the number of its type in `#types`, plus one where the item is in the
+   * Keys are kind and id. Values are indexes into `#types` plus one, or 0 if the item is not in the
    * archive.
    */
   readonly #items = new ObjectNames();
   readonly #typeOf = new Column(Uint16Array);
   readonly #types: string[] = [];
-  /** Of types that are in the archive. */
+  /** Kinds of the types in the archive. */
   readonly #kindsOf = new Map<string, Set<string>>();
-  /** Types with ids that actions have given. */
+  /** Types with ids that actions have changed. */
   readonly #renamed = new Set<string>();
 
-  /**
-   * `type`: of an item that is in the archive; `as`: under which id, where actions have given it
-   * another.
-   */
+  /** `type` is set for items in the archive. `as` is the id there, if an action has changed it. */
   add(item: {
     readonly kind: string;
     readonly namespace: string;

@@ -7,13 +7,13 @@ import type { DeletionSession, DeletionSessions } from '../../deletion/contract.
 import type { ActionSessions } from '../contract.ts';
 import { patientClient } from '../../runs/while-away.ts';
 
-/** The actions of the plugins of a host, with those for plain objects before them. */
+/** Our own actions for plain objects, followed by those of plugins. */
 export class HostSessions implements ActionSessions, DeletionSessions {
   readonly #client: KubeClient;
   readonly #host: () => Promise<PluginHost>;
   readonly #logger: Logger;
 
-  /** `host`: opened once, and waited for by each session. */
+  /** `host` opens once. Each session waits for it. */
   constructor(client: KubeClient, host: () => Promise<PluginHost>, logger: Logger) {
     this.#client = client;
     this.#host = host;

@@ -32,9 +32,8 @@ import { UnknownSnapshots } from './unknown-snapshots.ts';
 const CHUNK_BYTES = 256 << 10;
 
 /**
- * Bytes that come in small pieces and are needed as a whole, copied as they come: each piece by
- * itself is an allocation that V8 gives back late, and of hundreds of thousands of objects that is
- * most of a process's memory.
+ * Collects small pieces into one buffer. Keeping each piece would cost most of the memory of a
+ * process, because V8 frees small allocations late.
  */
 class Pieces {
   readonly #chunks: Buffer[] = [];
@@ -66,14 +65,13 @@ class Pieces {
 
 export interface JournalOptions {
   readonly bucket: Bucket;
-  /** The Backup's name and UID. */
   readonly name: string;
   readonly uid: string;
   /** `isJournalSealed` of the Backup. */
   readonly isSealed: boolean;
-  /** Scratch space, as large as the whole tarball. */
+  /** Scratch space for the whole tarball. */
   readonly directory: string;
-  /** Right before each put. */
+  /** Called right before each put. */
   readonly assertLeading: () => void;
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -83,19 +81,19 @@ export interface JournalOptions {
 }
 
 export interface JournalLimits extends SegmentLimits {
-  /** What the tarball may unpack to; tests lower it. */
+  /** Limit of the unpacked tarball; lower in tests. */
   readonly unpackedBytesMax?: number;
 }
 
-/** What readers refuse (archive/tarball.ts). */
+/** The limit of readers (archive/tarball.ts). */
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
 /**
- * Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits
- * for it.
+ * Our choice: backups of days have tens of thousands of segments, and the next backup of the name
+ * waits.
  */
 const REMOVED_AT_ONCE = 16;
 
-/** What is done, and has not been put yet. */
+/** Finished work that is not stored yet. */
 interface Pending {
   readonly records: SegmentRecords & {
     includes?: string[];
@@ -123,12 +121,12 @@ async function encode({ records, tar, log }: Pending): Promise<SegmentParts> {
 }
 
 /**
- * What a backup has done so far, in numbered objects of its folder in the bucket, so that another
- * server goes on where one was killed. Items are put in segments; one whose actions have begun
- * something beyond the backup is stored before the call returns. Each try of a backup has a number
- * of its own and says first which segments it goes on from: what a process that no longer leads
- * stores late is in no list, and nobody reads it. Scratch space holds the tarball and the log as
- * they are stored.
+ * Records the progress of a backup in the bucket, so that another server can continue it.
+ * - Items are stored in segments. If an action of an item has an outside effect, `put` waits until
+ *   the segment is stored.
+ * - Each try has a number. Its first segment lists the earlier segments that count. No list has the
+ *   late segments of a former leader, so they are ignored.
+ * - Scratch space holds the stored tarball and log.
  */
 export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #options: JournalOptions;
@@ -137,11 +135,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
   readonly #log: JournalLog;
-  /** By earlier tries. */
+  /** Items of earlier tries. */
   readonly #done = new DoneItems();
-  /** By earlier tries. */
+  /** Pods of earlier tries. */
   readonly #owed = new OwedPods();
-  /** By this one. */
+  /** Pods of this try. */
   readonly #ownOwed = new OwedPods();
   readonly #unknownSnapshots = new UnknownSnapshots();
   readonly #facts: VolumeFact[] = [];
@@ -183,9 +181,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * Reads what earlier tries have stored; an own segment says so before anything else is done.
-   * Throws `DAMAGED_JOURNAL` where a segment cannot be read: what is in it may have begun
-   * operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
+   * Reads earlier tries, and stores a first segment before anything else. Throws `DAMAGED_JOURNAL`
+   * for an unreadable segment: repeating its unknown operations would be wrong. Throws `STILL_AWAY`
+   * and `SCRATCH_FULL`.
    */
   static async open(options: JournalOptions): Promise<Journal> {
     const tar = await ScratchFile.create(options.directory);
@@ -206,7 +204,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     }
   }
 
-  /** Whether an earlier try has left anything. */
+  /** Whether an earlier try has stored anything. */
   get isContinued(): boolean {
     return this.#segments.isContinued;
   }
@@ -215,7 +213,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return this.#facts;
   }
 
-  /** Of earlier tries. */
+  /** Operations of earlier tries. */
   get operations(): readonly StartedOperation[] {
     return this.#operations;
   }
@@ -320,7 +318,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     await this.flush();
   }
 
-  /** A provider is asked for a snapshot next. */
+  /** Called before each request to a provider for a snapshot. */
   async willSnapshot(asked: AskedSnapshot): Promise<void> {
     this.#segments.assertUsable();
     this.#unknownSnapshots.add(asked);
@@ -330,8 +328,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * Snapshots that this try or an earlier one has asked for, and whose id nobody has noted. They
-   * are returned once: `tell` says so in the log, with which it is stored that it does.
+   * Reports snapshots of all tries whose id is unknown, each once. `tell` must log them: the
+   * journal stores the log and the report together.
    */
   tellUnknownSnapshots(tell: (asked: AskedSnapshot) => void): void {
     const all = this.#unknownSnapshots.all();
@@ -353,7 +351,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#pending.records.hooks = counts;
   }
 
-  /** A line of the log, with its end. */
+  /** `line` includes its line break. */
   addLine(line: string): void {
     this.#log.add(line);
     this.#added(line.length);
@@ -388,17 +386,12 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return { ...pending, log: this.#log.take() };
   }
 
-  /**
-   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
-   * every later call.
-   */
+  /** Throws `STILL_AWAY` and `SCRATCH_FULL`, and again at every later call. */
   flush(): Promise<void> {
     return this.#segments.flush();
   }
 
-  /**
-   * The tarball and the log, whole. Nothing is put any more. The files are closed with the journal.
-   */
+  /** The complete tarball and log, until the journal closes. Puts nothing afterwards. */
   async finish(): Promise<{ readonly contents: ScratchFile; readonly log: ScratchFile }> {
     await this.flush();
     await this.#tar.append(await tarMember.end());
@@ -407,8 +400,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * The log alone, of a backup that has failed. What could not be stored in the bucket is in it as
-   * well. The room of the tarball is given back before: nothing may be left without it.
+   * The log of a failed backup, including lines that are not in the bucket. Frees the space of the
+   * tarball first, because scratch space may be full.
    */
   async finishLog(): Promise<ScratchFile> {
     await this.#segments.end('the backup has failed');
@@ -439,7 +432,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
 type FinishedPod = Pick<FinishedItem, 'kind' | 'namespace' | 'name'>;
 
-/** Removes the journals of all backups of a name, or the one of a UID. */
+/** Removes the journals of all backups of a name, or only that of a UID. */
 export async function removeJournals(
   bucket: Bucket,
   name: string,

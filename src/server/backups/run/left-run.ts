@@ -18,13 +18,13 @@ import { isJournalSealed, readSegment, SEGMENT_UNREAD } from '../../runs/stored-
 import { recordsSchema } from './records.ts';
 import { UnknownSnapshots, unknownSnapshotText } from './unknown-snapshots.ts';
 
-/** What a run has begun that nobody goes on with, by its journal. */
+/** The unfinished work of a run, according to its journal. */
 export interface LeftRun {
   readonly operations: readonly StartedOperation[];
   readonly snapshots: readonly NativeSnapshot[];
-  /** That providers were asked for, and whose ids nobody has noted. */
+  /** Requested snapshots without a known id. */
   readonly unknownSnapshots: readonly AskedSnapshot[];
-  /** Pods whose pre hooks have run, or may have, and whose post hooks have not. */
+  /** Pods whose pre hooks may have run, without their post hooks. */
   readonly frozen: readonly { readonly namespace: string; readonly name: string }[];
 }
 
@@ -36,8 +36,8 @@ export interface LeftRunPlace {
 }
 
 /**
- * Reads all segments of a journal, also of a damaged journal. Segments that cannot be believed are
- * skipped, and the log says so. Throws errors of the bucket.
+ * Reads all segments, also of a damaged journal. Skips and logs untrusted segments. Throws errors
+ * of the bucket.
  */
 export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
   const { bucket, backup, logger, signal } = place;
@@ -71,9 +71,8 @@ export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
 }
 
 /**
- * Removes the journal of a run that is over. Where it alone tells of snapshots that providers hold,
- * since nothing of the run was stored, it stays and goes with the backup. Throws what the bucket
- * throws.
+ * Removes the journal of an ended run. Keeps it if only the journal names snapshots at providers; a
+ * deletion of the backup removes it later. Throws errors of the bucket.
  */
 export async function removeEndedJournal(place: LeftRunPlace): Promise<void> {
   const { bucket, backup, signal } = place;
@@ -94,26 +93,26 @@ async function isStored({ bucket, backup, signal }: LeftRunPlace): Promise<boole
 }
 
 export interface EndOptions {
-  /** Waits for an API server that is away, as far as the caller does. */
+  /** Waits for an API server that is away, with the patience of the caller. */
   readonly client: Pick<KubeClient, 'find' | 'exec'>;
   readonly discovery: () => Promise<Discovery>;
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
-  /** Where the file of the operations is, of a Backup that is no more. */
+  /** Location of the operations file, if the Backup is deleted. */
   readonly location?: string;
   readonly logger: Logger;
   readonly assertLeading: () => void;
-  /** Of {@link thawPods}. */
+  /** See {@link thawPods}. */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
-  /** As {@link RunRequest.onUntold}. */
+  /** See {@link RunRequest.onUntold}. */
   readonly onUntold?: ((text: string) => void) | undefined;
 }
 
 /**
- * Ends what a run has left: its operations, also those that its file has, are told to stop, and its
- * pods are thawed. Throws where this is to be tried again: what the API server and the bucket
- * throw, and the reason of the signal.
+ * Ends a left run: cancels its operations, including those in the operations file, and thaws its
+ * pods. Throws if a retry is needed: errors of the API server and the bucket, and the reason of the
+ * signal.
  */
 export async function endLeftRun(
   backup: Backup,
@@ -121,7 +120,7 @@ export async function endLeftRun(
   options: EndOptions,
 ): Promise<void> {
   options.assertLeading();
-  // Pods first: whoever uses them waits. A pod that cannot be asked for keeps no operation going.
+  // Thaw pods first, because their users wait. A failure must not keep operations running.
   const thawing = thaw(backup, left, options);
   await thawing.catch(() => undefined);
   await cancelLeft(backup, left, options);
@@ -138,7 +137,7 @@ export async function endLeftRun(
   );
 }
 
-/** Whether somebody has to do something about it, or to know of it. */
+/** Whether there is anything to end or to report. */
 export const isUnended = ({ operations, frozen, unknownSnapshots }: LeftRun): boolean =>
   operations.length + frozen.length + unknownSnapshots.length > 0;
 
@@ -173,7 +172,7 @@ async function thaw(
   }
 }
 
-/** Whose movements they are. */
+/** Owner of the data movements. */
 export const ownerOf = ({ metadata: { name, uid, namespace = '' } }: Backup) =>
   ({ kind: 'Backup', name, uid, namespace }) as const;
 
@@ -191,7 +190,7 @@ async function cancelLeft(
     operations.note(subject, left.operations);
   } catch (error) {
     if (!isCode(error, 'NO_LOCATION', 'NO_BACKUP', 'DAMAGED_ARCHIVE')) throw error;
-    // Those in the journal are all that anybody can name.
+    // Only operations in the journal can be canceled.
     operations.takeOver(subject, left.operations);
     const fields = { backup: name, uid, error: messageOf(error) };
     logger.warn(fields, 'operations in the file of a backup could not be told to stop');

@@ -1,6 +1,6 @@
 import type { SegmentRecords } from './records.ts';
 
-/** `k`: `apiVersion/Kind`. */
+/** `k` is `apiVersion/Kind`. */
 export interface PodRecord {
   readonly k: string;
   readonly ns: string;
@@ -8,9 +8,9 @@ export interface PodRecord {
 }
 
 /**
- * Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have
- * run, or may have. Nothing ends that but a record that the post hooks have run: a pod may be
- * stored for another item's sake while it is frozen.
+ * Pods whose pre hooks may have run, without their post hooks. Built from the records of a journal,
+ * in order. Only a record in `thawed` removes a pod: a frozen pod may be stored early as a related
+ * item.
  */
 export class OwedPods {
   readonly #pods = new Map<string, PodRecord>();
@@ -25,7 +25,6 @@ export class OwedPods {
     this.#pods.set(keyOf(pod), pod);
   }
 
-  /** It is owed nothing any more. */
   delete(pod: PodRecord): void {
     this.#pods.delete(keyOf(pod));
   }

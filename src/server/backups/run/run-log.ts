@@ -9,16 +9,15 @@ export interface RunLogOptions extends RunLinesOptions {
   readonly entries: Iterable<JournalEntry>;
 }
 
-/** The log of one backup, as `velero backup logs` shows it, and what counts of it. */
+/** The log of one backup, as `velero backup logs` shows it, with its results. */
 export class RunLog {
   readonly results: Results;
   /**
-   * For what each try finds out anew, such as what is odd about the backup as a whole, and how its
-   * operations have ended. It counts, and is not noted in the journal: a server that goes on says
-   * it again, and a backup would have it once for each try.
+   * For messages that every try repeats, such as oddities of the whole backup and failed
+   * operations. They count, but are not in the journal: otherwise each try would add them again.
    */
   readonly ofTry: BackupLog;
-  /** For plugins: their warnings and errors are the backup's. */
+  /** For plugins. Their warnings and errors count for the backup. */
   readonly logger: Logger;
 
   constructor({ entries, ...options }: RunLogOptions) {

@@ -1,13 +1,11 @@
 import type { AskedSnapshot } from '../../../backup-volumes/index.ts';
 import type { SegmentRecords } from './records.ts';
 
-/** `apiVersion/Kind` in the journal. */
 const PERSISTENT_VOLUME = 'v1/PersistentVolume';
 
 /**
- * Snapshots that a provider was asked for, by the records of a journal in their order, and whose id
- * nobody has noted: the server was killed, or the backup canceled, before the answer. Velero's
- * protocol finds none by its tags, so all that can be done is to say so.
+ * Requested snapshots whose id is unknown, because a kill or cancel came first. Velero's protocol
+ * has no search by tags, so we can only report them.
  */
 export class UnknownSnapshots {
   readonly #asked = new Map<string, AskedSnapshot>();
@@ -22,7 +20,7 @@ export class UnknownSnapshots {
     this.#asked.set(asked.pv, asked);
   }
 
-  /** With an item comes what became of its snapshot. */
+  /** The record of an item also tells the result of its snapshot. */
   done(kind: string, name: string): void {
     if (kind === PERSISTENT_VOLUME) this.#asked.delete(name);
   }
@@ -36,7 +34,7 @@ export class UnknownSnapshots {
   }
 }
 
-/** What to say of one, in the log and the results of its backup. */
+/** Text about an unknown snapshot, for the log and results of its backup. */
 export const unknownSnapshotText = (
   backup: string,
   { pv, volume, location }: AskedSnapshot,
