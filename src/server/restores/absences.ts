@@ -13,24 +13,23 @@ import { RESTORE_RESOURCE } from './restore-kind.ts';
 export interface AbsencesOptions {
   readonly client: Pick<KubeClient, 'patch'>;
   readonly clock: Clock;
-  /** `--resource-timeout`: how long something may be absent. */
+  /** `--resource-timeout`: longest absence. */
   readonly boundNs: Nanoseconds;
   readonly assertLeading: () => void;
 }
 
 /** Velero: pkg/cmd/server/config/config.go. */
 export const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
-/** RFC 3339, on a Restore: since when it lacks what its end needs. */
+/** RFC 3339 time on a Restore: start of an absence. */
 export const ABSENT_SINCE = 'longshore.io/absent-since';
-/** For the failure reason of a Restore whose files could not be stored. */
+/** For the `failureReason` of a Restore whose files could not be stored. */
 export const LACKS =
   'its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /**
- * An absence is that of something without which a restore cannot come to its end as it should: its
- * Backup, the location of its files, its operations file, or what its run has left. It may come
- * back, and nobody waits for ever. How long it has lasted is counted across restarts, by the time
- * on the Restore.
+ * Times absences. The Backup of a restore may be missing, or its location, operations file, or
+ * after-run file. The restore waits for a limited time. The start is noted on the Restore, so it
+ * survives restarts.
  */
 export class Absences {
   readonly #options: AbsencesOptions;
@@ -46,8 +45,8 @@ export class Absences {
   }
 
   /**
-   * Notes an absence on the Restore, and returns whether it has lasted too long. Throws what the
-   * API server throws.
+   * Notes an absence on the Restore. Returns whether it has lasted too long. Throws `KUBE_*`
+   * errors.
    */
   async isOver(restore: Restore, signal: AbortSignal): Promise<boolean> {
     const { clock, boundNs } = this.#options;
@@ -56,14 +55,14 @@ export class Absences {
     return this.#waits.isOver(restore.metadata.uid, since, boundNs);
   }
 
-  /** Nothing is absent. Returns the Restore as it is then; asks nobody where nothing was. */
+  /** Ends an absence and returns the updated Restore. Sends no request if there was none. */
   async ended(restore: Restore, signal: AbortSignal): Promise<Restore> {
     this.#waits.forget(restore.metadata.uid);
     if (restore.metadata.annotations?.[ABSENT_SINCE] === undefined) return restore;
     return await this.#annotate(restore, null, signal);
   }
 
-  /** Nothing more is done about it here. */
+  /** Forgets a Restore that is not handled here any more. */
   forget(uid: string): void {
     this.#waits.forget(uid);
   }
@@ -77,10 +76,10 @@ export class Absences {
   }
 }
 
-/** Of the Backup or the location: nobody can say where its files are. */
+/** The Backup or the location is missing, so the place of the files is unknown. */
 export const isPlaceAbsent = (error: unknown): boolean => isCode(error, 'NO_BACKUP', 'NO_LOCATION');
 
-/** The operations file does not have what the status counts, and is looked at again. */
+/** The operations file lacks operations that the status counts. Worth a retry. */
 export const operationsAbsent = (lost: number, all: number): CodedError =>
   new CodedError(
     'OPERATIONS_ABSENT',
@@ -88,10 +87,7 @@ export const operationsAbsent = (lost: number, all: number): CodedError =>
     { retry: 'backoff' },
   );
 
-/**
- * A server of ours has run the restore, and the file that the run has left is not there: nobody
- * knows of its hooks.
- */
+/** Longshore has run the restore, but its after-run file is missing, so its hooks are unknown. */
 export const afterRunAbsent = (name: string): CodedError =>
   new CodedError(
     'AFTER_RUN_ABSENT',

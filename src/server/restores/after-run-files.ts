@@ -11,22 +11,19 @@ export interface AfterRunFilesOptions {
 }
 
 /**
- * The files that runs have left, for all that read and write them in this process. A bucket is open
- * for one call.
+ * After-run files of all Restores, for all readers and writers of this process. Opens the bucket
+ * for each call.
  */
 export class AfterRunFiles {
   readonly #options: AfterRunFilesOptions;
-  /**
-   * The last change of each, by UID: one at a time, since each reads what the one before it has
-   * written.
-   */
+  /** The last change for each UID. Changes of one file run one after another. */
   readonly #changes = new Map<string, Promise<unknown>>();
 
   constructor(options: AfterRunFilesOptions) {
     this.#options = options;
   }
 
-  /** Throws what {@link loadAfterRun} and {@link RestoreLocations.of} throw. */
+  /** Throws the errors of {@link loadAfterRun} and {@link RestoreLocations.of}. */
   async load(restore: Restore, signal: AbortSignal): Promise<AfterRun | undefined> {
     const { buckets, locations } = this.#options;
     const location = await locations.of(restore, signal);
@@ -35,8 +32,8 @@ export class AfterRunFiles {
   }
 
   /**
-   * Reads the file, and stores it changed. Undefined where there is none, and of a Restore that is
-   * being deleted; then nothing is stored.
+   * Changes a file. Returns undefined, and stores nothing, if the file is missing or the Restore is
+   * being deleted.
    */
   async change(
     restore: Restore,

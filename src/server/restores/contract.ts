@@ -5,55 +5,50 @@ import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { areSealed } from '../runs/stored-tries.ts';
 
 /**
- * What the run of a restore leaves to the controllers after it, in a file of ours beside Velero's
- * in the bucket. The run stores it before the phase `WaitingForPluginOperations` or `Finalizing`,
- * with or without `PartiallyFailed`. From then on only the controllers after the run write it.
+ * The after-run file: work that the run of a restore leaves to the controllers after it. The file
+ * lies beside Velero's files in the bucket. The run stores it before the phase
+ * `WaitingForPluginOperations` or `Finalizing`, with or without `PartiallyFailed`. Afterwards, only
+ * the later controllers write it.
  */
 
 /**
- * A claim that the run has created and whose volume is provisioned anew: its PersistentVolume gets
- * what the old one had.
+ * A claim of the run with a newly provisioned volume. Its PersistentVolume gets the reclaim policy
+ * and labels of the old one.
  */
 const claimSchema = z.strictObject({
-  /** In the cluster. */
   namespace: z.string(),
   name: z.string(),
-  /** As the volume infos of the backup have it: `PodVolumeBackup` or `CSISnapshot`. */
+  /** From the volume infos of the backup: `PodVolumeBackup` or `CSISnapshot`. */
   backupMethod: z.string(),
-  /** Of the old PersistentVolume; `''` where nothing is known. */
+  /** Reclaim policy of the old PersistentVolume; `''` if unknown. */
   reclaimPolicy: z.string(),
   labels: z.record(z.string(), z.string()),
 });
 export type ProvisionedClaim = z.infer<typeof claimSchema>;
 
-/** A PodVolumeRestore of the run whose volume is one of a claim: volume infos name the claim. */
+/** A PodVolumeRestore of the run whose volume belongs to a claim, for the volume infos. */
 const podVolumeSchema = z.strictObject({
-  /** Of the PodVolumeRestore. */
   name: z.string(),
-  /** In the namespace of its pod. */
+  /** A claim in the namespace of its pod. */
   claim: z.string(),
 });
 export type RestoredPodVolume = z.infer<typeof podVolumeSchema>;
 
-/** `RestoreHooks.handOver` makes these. */
+/** Pods from `RestoreHooks.handOver`. */
 const podSchema = z.strictObject({
   namespace: z.string(),
   name: z.string(),
   uid: z.string(),
   waitedMs: z.number().nonnegative(),
   open: z.array(z.string()).min(1),
-  /**
-   * Those of them that are run at this moment: a server that finds them here has not begun them,
-   * and does not know whether they have run.
-   */
+  /** Hooks of `open` that are running. A later server cannot know whether they have finished. */
   begun: z.array(z.string()).optional(),
 });
 
-/** An error of a hook that came to its end after the run, for results and log. */
+/** An error of a hook that ended after the run, for results and log. */
 const hookFailureSchema = z.strictObject({
-  /** RFC 3339. */
   time: z.string(),
-  /** Of the pod. */
+  /** Namespace of the pod. */
   namespace: z.string(),
   name: z.string(),
   message: z.string(),
@@ -61,16 +56,13 @@ const hookFailureSchema = z.strictObject({
 export type HookFailure = z.infer<typeof hookFailureSchema>;
 
 const hooksSchema = z.strictObject({
-  /** All of the restore that were due, whoever ran them. */
+  /** All hooks that were due, in the run and after it. */
   attempted: z.int().nonnegative(),
-  /** Those of them that have failed by now. */
+  /** All hooks that have failed so far. */
   failed: z.int().nonnegative(),
-  /** Pods with hooks that are still to be run. */
+  /** Pods with hooks that are not finished. */
   pods: z.array(podSchema),
-  /**
-   * After the run. Errors of hooks during the run are in the results and counts that the run has
-   * stored.
-   */
+  /** Failures after the run. The results of the run contain its own failures. */
   failures: z.array(hookFailureSchema).default([]),
 });
 export type HooksAfterRun = z.infer<typeof hooksSchema>;
@@ -81,12 +73,12 @@ const afterRunSchema = z.strictObject({
   claims: z.array(claimSchema),
   podVolumes: z.array(podVolumeSchema),
   hooks: hooksSchema,
-  /** RFC 3339: since when a finalizer waits for claims and hooks. Written by the finalizer. */
+  /** RFC 3339 time: since when a finalizer waits for claims and hooks. The finalizer sets it. */
   finalizingSince: z.string().optional(),
 });
 export type AfterRun = z.infer<typeof afterRunSchema>;
 
-/** What a run that leaves nothing leaves. */
+/** The file of a run without remaining work. */
 export const nothingLeft = (restoreUID: string): AfterRun => ({
   version: 1,
   restoreUID,
@@ -105,8 +97,8 @@ interface RestoreRef {
 }
 
 /**
- * Replaces what is there. May be repeated. Throws what the bucket throws, and `AFTER_RUN_TOO_LONG`
- * where no reader would take it.
+ * Replaces the file. May be repeated. Throws errors of the bucket, and `AFTER_RUN_TOO_LONG` if
+ * readers would refuse the file.
  */
 export async function storeAfterRun(
   bucket: Bucket,
@@ -123,9 +115,8 @@ export async function storeAfterRun(
 }
 
 /**
- * Undefined where there is none: the run was another server's, or the file is of an earlier Restore
- * of the name. Throws `DAMAGED_ARCHIVE`, also for what a newer version wrote, and what the bucket
- * throws.
+ * Undefined if another server ran the restore, or the file is from an earlier Restore of the name.
+ * Throws `DAMAGED_ARCHIVE`, also for a newer version, and errors of the bucket.
  */
 export async function loadAfterRun(
   bucket: Bucket,

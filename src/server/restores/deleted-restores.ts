@@ -22,31 +22,28 @@ export interface DeletedRestoresOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * By it a server removes the files of a Restore that is deleted (Velero:
- * pkg/controller/restore_controller.go).
- */
+/** Finalizer for the files of a deleted Restore (Velero: pkg/controller/restore_controller.go). */
 export const FILES_FINALIZER = 'restores.velero.io/external-resources-finalizer';
 /**
- * A Restore does not stay for ever because of an operation that cannot be told to stop: what it
- * moves belongs to the Restore, and goes with it. Our choice.
+ * Tries to cancel operations of a deleted Restore. Our choice: the Restore owns the data movements,
+ * so they are deleted with it.
  */
 const TELLING_MAX = 5;
 
 export const isDeleted = ({ metadata }: Restore): boolean =>
   metadata.deletionTimestamp !== undefined;
 
-/** Restores that somebody deletes: what they have begun ends, their files go, and then they do. */
+/** Handles deleted Restores: ends their work and removes their files, then the finalizer. */
 export class DeletedRestores {
   readonly #options: DeletedRestoresOptions;
-  /** By UID, how often operations could not all be told to stop. */
+  /** Failed tries to cancel all operations. Keys are UIDs. */
   readonly #told = new Map<string, number>();
 
   constructor(options: DeletedRestoresOptions) {
     this.#options = options;
   }
 
-  /** Of one whose run has ended here. May be repeated. Throws what is worth another try. */
+  /** Call it when no run is active here. May be repeated. Throws errors that are worth a retry. */
   async remove(restore: Restore): Promise<void> {
     const { finalizers = [] } = restore.metadata;
     if (!isDeleted(restore) || !finalizers.includes(FILES_FINALIZER)) return;
@@ -56,12 +53,12 @@ export class DeletedRestores {
     try {
       await restores.patch(restore, { metadata: { finalizers: rest } });
     } catch (error) {
-      // Whoever deletes its backup was first.
+      // The deletion of its backup was faster.
       if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
     }
   }
 
-  /** Also of one that is gone already. */
+  /** Also works for a Restore that no longer exists. */
   async removeFiles(restore: Restore): Promise<void> {
     const { operations, writers, logger } = this.#options;
     const { name, uid } = restore.metadata;
@@ -85,7 +82,7 @@ export class DeletedRestores {
     this.#told.delete(uid);
   }
 
-  /** A bucket that cannot be written keeps the files. The Restore does not wait for that. */
+  /** If the bucket refuses deletes, the files stay, and the Restore does not wait. */
   async #delete({ metadata }: Restore, { bucket, files }: OpenBucket): Promise<void> {
     const { assertLeading, logger, signal } = this.#options;
     const { name, uid } = metadata;
@@ -116,7 +113,7 @@ export class DeletedRestores {
     }
   }
 
-  /** Undefined where nobody can say it any more: as with Velero its files stay. */
+  /** Undefined if the location is unknown. The files then stay, as in Velero. */
   async #locationOf(restore: Restore): Promise<string | undefined> {
     const { locations, signal } = this.#options;
     try {

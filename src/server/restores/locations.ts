@@ -2,7 +2,7 @@ import { CodedError, lookup } from '../../base/index.ts';
 import type { KubeClient, ObjectRef } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 
-/** A Restore, as far as its place is concerned. */
+/** The fields of a Restore that tell its location. */
 interface Placed {
   readonly metadata: {
     readonly name: string;
@@ -12,15 +12,15 @@ interface Placed {
   readonly spec: { readonly backupName?: string };
 }
 
-/** The name of the backup storage location, on a Restore from the start of its run. */
+/** Annotation from the start of the run: the name of the backup storage location. */
 export const RESTORE_LOCATION = 'longshore.io/restored-from';
-/** Our choice: more than anybody makes in a day. */
+/** Our choice: more restores than run in a day. */
 const KNOWN_MAX = 10_000;
 
 /**
- * The backup storage locations of restores. A Restore has its files in the location of its backup.
- * The location is noted on the Restore and never changes after that. The Backup may be deleted, and
- * another Backup of its name may be in another location.
+ * Locations of the files of restores, which is the location of the backup. The run notes it on the
+ * Restore, and it never changes. The Backup may be deleted, and a new Backup of its name may be in
+ * another location.
  */
 export class RestoreLocations {
   readonly #client: Pick<KubeClient, 'find'>;
@@ -33,8 +33,8 @@ export class RestoreLocations {
   }
 
   /**
-   * Throws `NO_BACKUP` where the Backup is gone and nothing is remembered, and what the API server
-   * throws.
+   * Throws `NO_BACKUP` if the Backup is deleted and the location is not known. Throws `KUBE_*`
+   * errors.
    */
   async of({ metadata, spec }: Placed, signal: AbortSignal): Promise<string> {
     const { name, uid } = metadata;

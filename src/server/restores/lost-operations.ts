@@ -5,26 +5,19 @@ import type { LogLine } from '../operations/failures.ts';
 import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
 
 /**
- * Operations that the status of a Restore counts and that its operations file does not have: the
- * file is gone, or it was damaged. Nobody knows what became of them, so that they count as failed.
+ * Number of operations that the status counts but the operations file lacks. They count as failed.
  */
 export const lostOperations = (restore: Restore, operations: readonly Operation[]): number =>
   Math.max(0, (statusOf(restore).restoreItemOperationsAttempted ?? 0) - operations.length);
 
-/**
- * Of the lost ones, those that the status does not count as failed yet: while it does not, the file
- * may still come back.
- */
+/** Lost operations, unless the status already counts them as failed. The file may still return. */
 export function uncountedLost(restore: Restore, operations: readonly Operation[]): number {
   const lost = lostOperations(restore, operations);
   const counted = statusOf(restore).restoreItemOperationsFailed ?? 0;
   return countsOf(operations).failed + lost > counted ? lost : 0;
 }
 
-/**
- * As {@link changeOf}, with the lost ones. Each is counted once: by the write after which the
- * status counts it as failed.
- */
+/** Like {@link changeOf}, but with lost operations, each counted once as failed. */
 export function restoreChangeOf(
   restore: Restore,
   operations: readonly Operation[],
@@ -34,7 +27,7 @@ export function restoreChangeOf(
   const before = statusOf(restore);
   const { failed } = countsOf(operations);
   const newly = Math.max(0, failed + lost - (before.restoreItemOperationsFailed ?? 0));
-  // As though nothing had been counted as failed yet: the phase follows from that.
+  // Without the old count of failures, so that the phase includes them.
   const counted = { ...before, restoreItemOperationsFailed: undefined };
   const change = changeOf(FOLLOWED_RESTORES, { ...restore, status: counted }, operations);
   const stage = change?.status.phase ?? before.phase ?? '';
@@ -53,7 +46,7 @@ export function restoreChangeOf(
   return isSame ? undefined : { status, isStored: newly > 0 || phase !== before.phase };
 }
 
-/** For log and results; the same each time. */
+/** Lines for log and results, the same each time. */
 export const lostLines = (
   restore: Restore,
   operations: readonly Operation[],

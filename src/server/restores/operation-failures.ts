@@ -4,9 +4,8 @@ import { failureLines, type LogLine } from '../operations/failures.ts';
 import { lostLines } from './lost-operations.ts';
 
 /**
- * What the operations of a restore add to its log and its results. Results of restores are
- * sentences alone, so each names its item. Velero: pkg/controller/restore_controller.go,
- * runValidatedRestore.
+ * Lines that operations add to log and results. Results of restores are plain sentences, so each
+ * line names its item. Velero: pkg/controller/restore_controller.go, runValidatedRestore.
  */
 export const restoreFailureLines = (
   restore: Restore,

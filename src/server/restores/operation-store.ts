@@ -17,9 +17,8 @@ export interface RestoreOperationStoreOptions {
 }
 
 /**
- * The operations files of restores, in the bucket of the location that the backup of each is in. A
- * bucket is open for one call. A file that is damaged reads as one without operations: whoever
- * compares it with the status of the Restore sees how many are lost.
+ * Operations files of restores, in the location of their backup. Opens the bucket for each call. A
+ * damaged file reads as empty; `lostOperations` then counts all operations as lost.
  */
 export function restoreOperationStore(options: RestoreOperationStoreOptions): OperationStore {
   const { client, namespace, buckets, locations, writers, logger } = options;

@@ -1,6 +1,5 @@
 import { errorsText, type PhaseMeanings } from '../runs/phase-events.ts';
 
-/** What the phases of a Restore mean. */
 export const RESTORE_PHASES: PhaseMeanings = {
   New: () => 'the restore is asked for',
   InProgress: () => 'its items are being restored',

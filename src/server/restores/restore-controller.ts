@@ -42,9 +42,9 @@ export interface RestoreControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  /** Named by the Events. */
+  /** The name of this process in Events. */
   readonly host: string;
-  /** The watch that it shares with the controllers that follow it. */
+  /** The watch, shared with other controllers of Restores. */
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
   readonly writers: FileWriters;
@@ -54,26 +54,23 @@ export interface RestoreControllerOptions {
   readonly validation: Omit<RestoreValidationSources, 'client'>;
   readonly metrics: RestoreMetrics;
   readonly clock?: Clock;
-  /** How long it may take to find what a restore has begun that is canceled; less in tests. */
+  /** Time limit for finding the work of a canceled restore; shorter in tests. */
   readonly foundMs?: number;
 }
 
 const QUEUE_KEY = 'queue';
-/** Should a watch have missed something. Our choice. */
+/** Interval between looks at the queue, in case a watch missed a change. Our choice. */
 const LOOK_MS = 60_000;
-/**
- * Of one that the API server does not let be written, which keeps no other one waiting. Our choice.
- */
+/** Delay before the next try for a refused Restore; the queue continues. Our choice. */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
-/** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
+/** Velero's own message for a run of a killed server (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
 
 /**
- * Velero's controller `restore`: restores run one after the other, and one that only waits for
- * operations holds up no other one. What is under way when this process dies, another one goes on
- * with.
+ * Velero's controller `restore`. Restores run one after another, but a Restore that waits for
+ * operations does not block others. If this process dies, another one continues its runs.
  */
 export class RestoreController extends LeadingController<RestoresRun> {
   readonly name = 'restore';
@@ -89,7 +86,7 @@ export class RestoreController extends LeadingController<RestoresRun> {
   }
 }
 
-/** One time that this process leads. */
+/** The state of one term as leader. */
 class RestoresRun {
   readonly #options: RestoreControllerOptions;
   readonly #signal: AbortSignal;
@@ -105,7 +102,7 @@ class RestoresRun {
       this.#queue.queue.add(QUEUE_KEY);
     },
   });
-  /** By UID, until when one is left alone. */
+  /** When a refused Restore may be retried, in ms of `performance.now()`. Keys are UIDs. */
   readonly #refused = new Map<string, number>();
   #hasStarted = false;
 
@@ -201,7 +198,7 @@ class RestoresRun {
     this.#events.changed(after, before);
     if (before && before.metadata.uid !== after?.metadata.uid) {
       const { uid } = before.metadata;
-      // Somebody has taken its finalizer off, and it is gone.
+      // A user has removed the finalizer.
       this.#runs.forget(uid);
       this.#refused.delete(uid);
     }
@@ -222,7 +219,7 @@ class RestoresRun {
   }
 
   async #remove(key: string): Promise<Result | undefined> {
-    // It comes back when its run has ended.
+    // `onOver` queues it again after its run.
     if (this.#runs.hasKey(key)) return undefined;
     const restore = this.#restores.get(refOf(key));
     if (restore && isDeleted(restore)) await this.#deleted.remove(restore);
@@ -245,7 +242,7 @@ class RestoresRun {
     const { uid } = restore.metadata;
     const phase = phaseOf(restore);
     if ((!isNew(phase) && phase !== 'InProgress') || isDeleted(restore)) return false;
-    // What another server makes meanwhile is none of ours.
+    // Leave Restores of other servers to them.
     if (phase === 'InProgress' && !isOurs(restore)) return false;
     return !this.#runs.isKnown(uid) && (this.#refused.get(uid) ?? 0) <= performance.now();
   }
@@ -259,7 +256,7 @@ class RestoresRun {
     return [...this.#refused.values()].map((ms) => Math.max(100, ms - nowMs));
   }
 
-  /** Validates it where it is new. One that cannot be written is tried again, after the others. */
+  /** Validates a new Restore and begins its run. If a write fails, others go first. */
   async #begin(given: Restore, turn: Turn): Promise<void> {
     const { logger } = this.#options;
     const { name, uid } = given.metadata;
@@ -283,7 +280,7 @@ class RestoresRun {
     }
   }
 
-  /** Undefined where it does not run, and says why. */
+  /** Returns undefined if the Restore does not run. The status then says why. */
   async #start(given: Restore): Promise<Restore | undefined> {
     const { client, namespace, validation, metrics, logger } = this.#options;
     const { name } = given.metadata;
@@ -329,10 +326,7 @@ class RestoresRun {
     return started;
   }
 
-  /**
-   * Nobody goes on with what a server of another kind has left: as with Velero it has failed when a
-   * server begins to lead.
-   */
+  /** No server continues a run of Velero. As in Velero, it fails when a server begins to lead. */
   async #endOfAnother(restore: Restore): Promise<void> {
     try {
       await this.#runs.fail(restore, LEFT_IN_PROGRESS);
@@ -344,7 +338,7 @@ class RestoresRun {
   }
 }
 
-/** What was under way first, then in the order in which they were made. */
+/** Running Restores first, then the oldest. */
 function byTurn(a: Restore, b: Restore): number {
   const [first, second] = [turnOf(a), turnOf(b)];
   return first < second ? -1 : first > second ? 1 : 0;

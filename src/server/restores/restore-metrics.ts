@@ -5,16 +5,14 @@ import { phaseOf } from './restore-kind.ts';
 
 const LABELS = ['schedule'] as const;
 
-/** Velero's metrics of restores, by its names (pkg/metrics/metrics.go). */
+/** Velero's metrics of restores, with the same names (pkg/metrics/metrics.go). */
 export class RestoreMetrics {
   readonly #counters: Record<
     'attempt' | 'invalid' | 'success' | 'partial' | 'failed',
     Counter<'schedule'>
   >;
 
-  /**
-   * `restores` is called at each scrape. It returns undefined if this process does not follow them.
-   */
+  /** `restores` is called at each scrape. Undefined if this process does not follow Restores. */
   constructor(registry: Registry, restores: () => readonly Restore[] | undefined) {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> => {
@@ -24,7 +22,7 @@ export class RestoreMetrics {
         labelNames: LABELS,
         registers,
       });
-      // Restores of backups without a schedule: an alert sees the first one as a change.
+      // Starts the series without a schedule, so that an alert sees the first failure as a change.
       made.inc({ schedule: '' }, 0);
       return made;
     };
@@ -35,7 +33,7 @@ export class RestoreMetrics {
       collect() {
         const known = restores();
         if (known) this.set(known.length);
-        // A process that does not lead knows nothing of them, which is not 0.
+        // A process that does not lead has no value: 0 would be wrong.
         else this.remove();
       },
     });
@@ -59,7 +57,7 @@ export class RestoreMetrics {
     this.#counters.invalid.inc(labelsOf(restore));
   }
 
-  /** It has its last phase now. */
+  /** Called when the restore has its last phase. */
   ended(restore: Restore): void {
     const counters: Record<string, Counter<'schedule'>> = {
       Completed: this.#counters.success,

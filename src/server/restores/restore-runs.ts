@@ -31,70 +31,62 @@ export interface RestoreRunsOptions {
   readonly runner: () => Promise<RestoreRunner>;
   readonly logger: Logger;
   readonly clock: Clock;
-  /** {@link FOUND_MS}; less in tests. */
+  /** {@link FOUND_MS}; shorter in tests. */
   readonly foundMs?: number | undefined;
   readonly assertLeading: () => void;
-  /** Of this process's turn. */
+  /** Aborted when this process stops leading. */
   readonly signal: AbortSignal;
-  /** A restore could not be run, and has no next phase: it is due again, but not at once. */
+  /** Called if a restore could not be run and is due again after a delay. */
   readonly onRefused: (uid: string) => void;
-  /**
-   * The run of a restore has ended, and its turn is left. Not called when this process's turn ends.
-   */
+  /** Called after a run, when its turn is free. Not called when this process stops leading. */
   readonly onOver: (key: string) => void;
 }
 
-/** Our choice: the next progress says more. */
+/** Our choice: short, because a later update has newer progress. */
 const PROGRESS_PATIENCE_MS = 10_000;
-/**
- * How long it may take to find what a restore has begun that is canceled. Our choice: a person
- * waits.
- */
+/** Time limit for finding the work of a canceled restore. Our choice: a user waits. */
 const FOUND_MS = 30_000;
 
 interface Task extends RunBeside {
   readonly key: string;
 }
 
-/**
- * The restores that run in this process: each from `InProgress` to the phase after its run, which
- * is written here.
- */
+/** Runs restores in this process, from `InProgress` to the phase after the run. */
 export class RestoreRuns {
   readonly #options: RestoreRunsOptions;
-  /** By UID. All but one only wait. */
+  /** Keys are UIDs. All but one restore are waiting for volumes. */
   readonly #tasks = new Map<string, Task>();
-  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  /** UIDs of restores that have run here. The watch may still show their old phase. */
   readonly #hadRun = new Set<string>();
 
   constructor(options: RestoreRunsOptions) {
     this.#options = options;
   }
 
-  /** Whether the restore of this UID runs here, or has had its run. */
+  /** Whether the restore runs here or has run here. */
   isKnown(uid: string): boolean {
     return this.#tasks.has(uid) || this.#hadRun.has(uid);
   }
 
-  /** Whether a restore of this `namespace/name` runs here. */
+  /** Whether a restore with this `namespace/name` runs here. */
   hasKey(key: string): boolean {
     return [...this.#tasks.values()].some((task) => task.key === key);
   }
 
-  /** False where it does not run here. */
+  /** Returns false if the restore does not run here. */
   cancel(uid: string): boolean {
     const task = this.#tasks.get(uid);
     task?.cancel();
     return task !== undefined;
   }
 
-  /** It is gone. */
+  /** Stops and forgets a deleted restore. */
   forget(uid: string): void {
     this.cancel(uid);
     this.#hadRun.delete(uid);
   }
 
-  /** Of one that is in `InProgress`. Its turn is left when the run is over. */
+  /** Runs a restore in `InProgress`. Its turn ends with the run. */
   begin(restore: Restore, turn: Turn, options: { readonly isContinued: boolean }): void {
     const { restores, turns, logger, signal, onRefused, onOver } = this.#options;
     const { uid, name } = restore.metadata;
@@ -114,17 +106,17 @@ export class RestoreRuns {
       },
     });
     this.#tasks.set(uid, { ...run, key });
-    // It may have been deleted or canceled since it was looked at.
+    // A user may have deleted or canceled it since the last look.
     const now = restores.get(restore.metadata);
     if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) run.cancel();
   }
 
-  /** Resolves when nothing runs here any more. */
+  /** Resolves when no run is left. */
   async settle(): Promise<void> {
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
   }
 
-  /** Writes that it has failed. False where it is gone. */
+  /** Writes the phase `Failed`. Returns false if the Restore is deleted. */
   async fail(restore: Restore, reason: string, { isUnpublished = false } = {}): Promise<boolean> {
     const { restores, operations, clock } = this.#options;
     const { uid } = restore.metadata;
@@ -148,7 +140,7 @@ export class RestoreRuns {
     let location: string | undefined;
     let untold: string | undefined;
     let isUnpublished = false;
-    // The run ends what earlier ones have begun, once it knows of it.
+    // Once the run has begun, it ends the work of earlier runs itself.
     let isEnding = !isContinued;
     try {
       if (isCanceled(restore)) throw new CanceledError('user');
@@ -192,10 +184,7 @@ export class RestoreRuns {
     return patiently(() => locations.of(restore, signal), about);
   }
 
-  /**
-   * Of one that is canceled, or has failed, before its run goes on here: what earlier runs have
-   * begun is told to stop.
-   */
+  /** Cancels the work of earlier runs if this run fails or is canceled before it begins. */
   async #endEarlier(
     restore: Restore,
   ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {
@@ -216,7 +205,7 @@ export class RestoreRuns {
     }
   }
 
-  /** Whoever deletes it ends what it has begun. */
+  /** The deletion controller ends the run's operations. */
   #isGoing(restore: Restore): boolean {
     const now = this.#options.restores.get(restore.metadata);
     return now?.metadata.uid !== restore.metadata.uid || isDeleted(now);
@@ -228,14 +217,14 @@ export class RestoreRuns {
     return patiently(() => runner(), about);
   }
 
-  /** It was deleted without its finalizer. */
+  /** Handles a Restore that was deleted without its finalizer. */
   async #gone(restore: Restore): Promise<void> {
     const { deleted, logger, signal } = this.#options;
     const what = 'remove the files of a restore that is gone';
     await patiently(() => deleted.removeFiles(restore), { what, logger, signal });
   }
 
-  /** The next one says more: none is waited for. */
+  /** Writes the progress with few retries, because a later update replaces it. */
   async #tell(restore: Restore, progress: RestoreProgress): Promise<void> {
     try {
       await this.#options.restores.insist(restore, { status: { progress } }, PROGRESS_PATIENCE_MS);
@@ -246,7 +235,7 @@ export class RestoreRuns {
     }
   }
 
-  /** The journal is of no use any more; one that stays goes with the files of the restore. */
+  /** Removes the journal. After a failure, it goes with the files of the restore. */
   async #forget(restore: Restore, location: string): Promise<void> {
     try {
       await (await this.#options.runner()).forget(restore, location, this.#options.signal);

@@ -1,54 +1,50 @@
-/** The place of one restore among those that run here. */
+/** The place of one restore among the running ones. */
 export interface Turn {
-  /** Its restore only waits for volumes: another one may run meanwhile. */
+  /** Its restore waits for volumes, so another one may run. */
   isWaiting: boolean;
 }
 
 /**
- * Restores that wait for volumes while others run: each has its backup unpacked on scratch space.
+ * Restores that wait for volumes while others run. Each has its backup unpacked on scratch space.
  * Our choice.
  */
 const WAITING_MAX = 4;
 
 /**
- * Whose turn it is: one restore runs at a time. While one only waits for volumes another one may
- * run. Those whose wait is over go on one at a time, in the order in which their waits have ended,
- * and before any new one begins.
+ * Turns of restores: one runs at a time. While it waits for volumes, another one may run. After
+ * their waits, restores continue one at a time, in the order in which the waits ended. New restores
+ * come last.
  */
 export class RunTurns {
   readonly #onWaiting: () => void;
   readonly #turns = new Set<Turn>();
   readonly #returning: (() => void)[] = [];
 
-  /** `onWaiting`: one that ran only waits now. */
+  /** `onWaiting` is called when the running restore begins to wait. */
   constructor({ onWaiting }: { readonly onWaiting: () => void }) {
     this.#onWaiting = onWaiting;
   }
 
-  /**
-   * Whether a new restore may begin. Whoever has waited is never kept waiting by a turn that is
-   * free.
-   */
+  /** Whether a new restore may begin. A free turn goes to restores after their wait first. */
   get isFree(): boolean {
     return [...this.#turns].every(({ isWaiting }) => isWaiting);
   }
 
-  /** Whoever takes a turn leaves it. */
+  /** The caller must call `leave`. */
   take(): Turn {
     const turn = { isWaiting: false };
     this.#turns.add(turn);
     return turn;
   }
 
-  /** May be repeated. */
   leave(turn: Turn): void {
     this.#turns.delete(turn);
     this.#give();
   }
 
   /**
-   * Others may run until the wait is over. Resolves when it is this one's turn again, or the signal
-   * is aborted. Throws what the wait throws.
+   * Lets others run during the wait. Resolves when the turn is free again, or the signal is
+   * aborted. Throws the error of the wait.
    */
   async waitBeside(turn: Turn, wait: () => Promise<void>, signal: AbortSignal): Promise<void> {
     const waiting = [...this.#turns].filter(({ isWaiting }) => isWaiting).length;
@@ -77,7 +73,7 @@ export class RunTurns {
     });
   }
 
-  /** To one that has waited. */
+  /** Gives a free turn to the first restore after its wait. */
   #give(): void {
     if (this.isFree) this.#returning.shift()?.();
   }

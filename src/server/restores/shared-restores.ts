@@ -9,10 +9,9 @@ export interface SharedRestoresOptions {
   readonly namespace: string;
 }
 
-/** Restores as controllers watch them. */
 export type WatchedRestores = WatchedObjects<Restore>;
 
-/** One watch of all Restores for the controllers that need it. */
+/** One watch of all Restores for all controllers. */
 export class SharedRestores {
   readonly #objects: SharedObjects<Restore>;
 
@@ -20,12 +19,12 @@ export class SharedRestores {
     this.#objects = new SharedObjects({ ...options, resource: RESTORE_RESOURCE, trim: trimmed });
   }
 
-  /** Why nothing is heard of Restores at present. */
+  /** Why the watch fails at present. */
   get failure(): string | undefined {
     return this.#objects.failure;
   }
 
-  /** All Restores of the namespace; undefined where nobody follows them. */
+  /** All Restores of the namespace; undefined without a watch. */
   list(): readonly Restore[] | undefined {
     return this.#objects.list();
   }
@@ -36,7 +35,7 @@ export class SharedRestores {
   }
 }
 
-/** Of a Restore that is over only what tells it from others is kept, and what is counted. */
+/** Keeps only the identity and counts of finished Restores. */
 function trimmed(restore: Restore): Restore {
   const phase = phaseOf(restore);
   if (!isOver(phase)) return restore;
@@ -47,7 +46,7 @@ function trimmed(restore: Restore): Restore {
     readonly startTimestamp?: string;
     readonly completionTimestamp?: string;
   };
-  // The finalizers: by one of them the files of a Restore go with it.
+  // Keep the finalizers: deletion of the files depends on them.
   const metadata = { ...restore.metadata };
   const unpublished = metadata.annotations?.[UNPUBLISHED];
   delete metadata.annotations;

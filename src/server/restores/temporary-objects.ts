@@ -21,11 +21,10 @@ interface RemovalOptions {
 }
 
 /**
- * Removes what a restore has put into the cluster for its own use alone: a ConfigMap for each
- * DataUpload of its backup, which the actions of its PVCs read. Nobody needs them once all items
- * are restored, however it ends. May be repeated. Throws what the API server throws. Velero:
- * pkg/restore/restore.go, deletes them at the end of the run, and leaves them where that fails or
- * the server is killed.
+ * Removes temporary objects of a restore: a ConfigMap for each DataUpload, which the actions of its
+ * PVCs read. They are useless after the items. May be repeated. Throws `KUBE_*` errors. Velero
+ * deletes them at the end of the run (pkg/restore/restore.go), and leaves them after an error or
+ * kill.
  */
 export async function removeTemporaryObjects(
   client: Pick<KubeClient, 'list' | 'delete'>,
@@ -48,14 +47,14 @@ async function remove(
   try {
     await client.delete(CONFIG_MAPS, metadata, { uid: metadata.uid, signal });
   } catch (error) {
-    // Somebody was faster, or another one has the name.
+    // Already deleted or replaced.
     if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
   }
 }
 
 /**
- * A Restore that is not known may have been made a moment ago, and not have arrived here. Our
- * choice.
+ * Age at which objects of an unknown Restore are removed: a new one may not be in the watch yet.
+ * Our choice.
  */
 const UNKNOWN_NS = 10n * MINUTE_NS;
 const SWEEP_MS = Number(HOUR_NS / 1_000_000n);
@@ -64,18 +63,18 @@ export interface TemporaryObjectsOptions extends RemovalOptions {
   readonly client: Pick<KubeClient, 'list' | 'delete' | 'clock'>;
   readonly logger: Logger;
   readonly namespace: string;
-  /** As they are known now. */
+  /** The current Restores. */
   readonly restores: () => readonly Restore[];
 }
 
 /**
- * Removes what restores have left that failed, were canceled or deleted while they ran, or whose
- * server was killed: now and then, and when one ends.
+ * Removes temporary objects that failed, canceled, deleted or killed runs have left. Runs every
+ * hour and after each restore.
  */
 export class TemporaryObjects extends Sweep {
   readonly #options: TemporaryObjectsOptions;
 
-  /** {@link look}: a Restore has ended, or is gone. */
+  /** Call {@link look} when a Restore has ended or is deleted. */
   constructor(options: TemporaryObjectsOptions) {
     super('restore-leftovers', options);
     this.#options = options;

@@ -8,7 +8,7 @@ import type { RestoreLocations } from './locations.ts';
 import { isPlaceAbsent } from './absences.ts';
 import { phaseOf, RESTORE_RESOURCE, statusOf, UNPUBLISHED } from './restore-kind.ts';
 
-/** What has kept it may last for hours. Our choice. */
+/** Delay before a retry. The cause may last for hours. Our choice. */
 const AGAIN_MS = 10 * 60_000;
 
 export interface UnpublishedRestoresOptions {
@@ -17,7 +17,7 @@ export interface UnpublishedRestoresOptions {
   readonly locations: RestoreLocations;
   readonly writers: FileWriters;
   readonly logger: Logger;
-  /** As they are known now. */
+  /** The current Restores. */
   readonly restores: () => readonly Restore[];
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -25,15 +25,14 @@ export interface UnpublishedRestoresOptions {
 }
 
 /**
- * Restores that had to end while their location was away, or while their bucket failed. In a
- * location that is written once their files are kept apart, where only our server and our CLI find
- * them: they are published when the location is there again. In any other one there is nothing to
- * be done.
+ * Publishes files of Restores that ended while their location was away or their bucket failed. In a
+ * write-once location, such files are kept apart, where only Longshore finds them. Other locations
+ * need nothing.
  */
 export class UnpublishedRestores extends Sweep {
   readonly #options: UnpublishedRestoresOptions;
 
-  /** {@link look}: a Restore has ended. */
+  /** Call {@link look} when a Restore has ended. */
   constructor(options: UnpublishedRestoresOptions) {
     super('restore-unpublished', options);
     this.#options = options;
@@ -58,7 +57,7 @@ export class UnpublishedRestores extends Sweep {
     return left > 0 ? { requeueAfterMs: againMs } : undefined;
   }
 
-  /** False if the bucket refuses some of its files: the cluster still keeps them. */
+  /** False if the bucket refuses some files. The cluster still keeps them. */
   async #publish(restore: Restore): Promise<boolean> {
     const { client, buckets, locations, assertLeading, signal } = this.#options;
     const { namespace, name, uid } = restore.metadata;
@@ -75,7 +74,7 @@ export class UnpublishedRestores extends Sweep {
     try {
       await client.patch(RESTORE_RESOURCE, { namespace, name }, { metadata }, { signal });
     } catch (error) {
-      // It is gone, or another one has its name.
+      // Deleted or replaced meanwhile.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
     }
     locations.forget(uid);

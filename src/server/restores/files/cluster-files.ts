@@ -15,9 +15,7 @@ export interface ClusterFilesOptions {
 export const RESTORE_FILES_LABEL = 'longshore.io/restore-files';
 const PREFIX = 'longshore-restore-';
 
-/**
- * etcd refuses requests of more than 1.5 MiB, and base64 makes files a third longer. Our choice.
- */
+/** etcd refuses requests above 1.5 MiB, and base64 adds a third. Our choice. */
 const PAGE_BYTES_MAX = 768 << 10;
 const PART_BYTES_MAX = 384 << 10;
 /**
@@ -28,20 +26,20 @@ const ALL_BYTES_MAX = 16 << 20;
 const JOURNAL_BYTES_MAX = 8 << 20;
 /** Longer logs are not kept. Our choice. */
 const FILE_BYTES_MAX = 4 << 20;
-/** Each takes 250 bytes of the index, which is one ConfigMap. */
+/** Each file takes 250 bytes of the index, which is a single ConfigMap. */
 const FILES_MAX = 3000;
 const JOURNAL_FILES_MAX = 2500;
 /** Pages in memory while files are read. Our choice. */
 const READ_PAGES_MAX = 4;
 
-/** Each time somebody else has changed the index, which few do. Our choice. */
+/** Tries to add a file while other processes change the index, which is rare. Our choice. */
 const ADD_TRIES_MAX = 20;
 
 const REASON = 'reason';
 const APART = 'apart';
 const entrySchema = z.object({
   key: z.string(),
-  /** Where its bytes are, in their order. */
+  /** References to the parts of the file, in order. */
   parts: z.array(z.tuple([z.string(), z.string()])),
   bytes: z.int().nonnegative(),
   isLost: z.boolean().optional(),
@@ -50,22 +48,22 @@ type Entry = z.infer<typeof entrySchema>;
 
 /** The index of the kept files. */
 export interface ClusterIndex {
-  /** Entries by key below the folder of the restore. */
+  /** Keys are relative to the folder of the restore. */
   readonly entries: ReadonlyMap<string, Entry>;
-  /** Why the first of them could not be stored in the bucket. */
+  /** Why the bucket refused the first of these files. */
   readonly reason: string | undefined;
-  /** The folder in the bucket belongs to another Restore. */
+  /** Whether the folder in the bucket belongs to another Restore. */
   readonly isApart: boolean;
 }
 
 interface WriteOptions {
-  /** Why the bucket does not have it. */
+  /** Why the bucket lacks the file. */
   readonly reason: string;
   readonly signal: AbortSignal | undefined;
 }
 
 interface PutOptions extends WriteOptions {
-  /** Throws `BLOB_EXISTS` for a file that is there already. */
+  /** Throws `BLOB_EXISTS` if the file exists. */
   readonly ifAbsent?: boolean | undefined;
 }
 
@@ -79,9 +77,8 @@ interface Page {
 
 /**
  * Keeps files of one Restore in ConfigMaps if the bucket cannot be written. Pages hold the bytes,
- * and an index names the pages of each file. Readers see the old file or the new one, because the
- * index changes last. The Restore owns all of these ConfigMaps. Files that do not fit are noted as
- * lost.
+ * and an index names the pages of each file. The index changes last, so readers see the old file or
+ * the new one. The Restore owns all these ConfigMaps. Files that do not fit are noted as lost.
  */
 export class ClusterFiles {
   readonly #options: ClusterFilesOptions;
@@ -89,9 +86,9 @@ export class ClusterFiles {
   #entries: Map<string, Entry> | undefined;
   #reason: string | undefined;
   #isApart = false;
-  /** The `resourceVersion` of the index that was read. Undefined if there was none. */
+  /** The `resourceVersion` of the index as read; undefined if there was none. */
   #version: string | undefined;
-  /** The page that this object fills with segments of a journal. Other processes fill their own. */
+  /** The page that receives journal segments. Other processes fill their own. */
   #page: Page | undefined;
 
   constructor(options: ClusterFilesOptions) {
@@ -122,15 +119,15 @@ export class ClusterFiles {
   }
 
   /**
-   * Notes that the folder in the bucket has files of another Restore. It stays noted as long as the
-   * Restore exists.
+   * Notes that the folder in the bucket has files of another Restore. The note stays until the
+   * Restore is deleted.
    */
   async setApart({ reason, signal }: WriteOptions): Promise<void> {
     this.#take(await this.#write({ [APART]: 'true' }, reason, signal));
   }
 
   /**
-   * Replaces a file. A file that does not fit is noted as lost; so is `undefined`, a longer one.
+   * Replaces a file. Notes it as lost if it does not fit, or if `bytes` is undefined (too long).
    */
   async put(
     key: string,
@@ -141,15 +138,15 @@ export class ClusterFiles {
     const old = entries.get(key);
     if (ifAbsent && old) throw exists(key);
     const all = [...entries.values()].filter((entry) => entry !== old);
-    // After a gap nobody reads the rest of a journal.
+    // Readers of a journal stop at a gap.
     if (isOfJournal(key) && all.some((each) => each.isLost === true && isOfJournal(each.key)))
       return;
     const kept = bytes && fits(key, bytes.length, all) ? bytes : undefined;
     const parts: [string, string][] = [];
     for (let at = 0; at < (kept?.length ?? 0); at += PART_BYTES_MAX) {
       const part = kept?.subarray(at, at + PART_BYTES_MAX) ?? Buffer.alloc(0);
-      // Only segments of a journal share pages. Another server deletes the pages of a file that it
-      // replaces. A shared page could hold a new part that the index does not name yet.
+      // Only journal segments share pages. A server that replaces a file deletes its pages. A
+      // shared page could hold a new part that the index does not name yet.
       parts.push(await this.#addPart(part, isOfJournal(key), signal));
     }
     const entry = { key, parts, bytes: kept?.length ?? 0, ...(!kept && { isLost: true }) };
@@ -161,7 +158,7 @@ export class ClusterFiles {
     if (old) await this.#removePages(old, signal);
   }
 
-  /** If two processes add one file at the same moment, the later one throws `BLOB_EXISTS`. */
+  /** If two processes add the same file at once, the later one throws `BLOB_EXISTS`. */
   async #addEntry(entry: Entry, { reason, signal }: WriteOptions): Promise<void> {
     const { client } = this.#options;
     const data = { [nameOf(entry.key)]: JSON.stringify(entry) };
@@ -187,7 +184,7 @@ export class ClusterFiles {
       }
       const { entries } = await this.index(signal, { isFresh: true });
       const found = entries.get(entry.key);
-      // A try whose answer was lost.
+      // An earlier try succeeded, but its answer was lost.
       if (isSameJson(found, entry)) return;
       if (!found) continue;
       await this.#removePages(entry, signal);
@@ -275,7 +272,7 @@ export class ClusterFiles {
 
   /** Throws `BLOB_NOT_FOUND`, also for a file that did not fit. */
   async get(key: string, signal: AbortSignal | undefined): Promise<Buffer> {
-    // A page may be deleted because another process has replaced the file.
+    // A page may be deleted because another process has just replaced the file.
     for (const isFresh of [false, true]) {
       const { entries } = await this.index(signal, { isFresh });
       const entry = entries.get(key);
@@ -307,7 +304,6 @@ export class ClusterFiles {
     return data === undefined ? undefined : Buffer.from(data, 'base64');
   }
 
-  /** May be repeated. */
   async delete(key: string, signal: AbortSignal | undefined): Promise<void> {
     const { entries } = await this.index(signal);
     const old = entries.get(key);
@@ -319,7 +315,7 @@ export class ClusterFiles {
       this.#take(left);
       await this.#removePages(old, signal);
       if (this.#entries?.size !== 0 || this.#isApart) return;
-      // Unless another process has added a file since.
+      // Keep the index if another process has just added a file.
       const { resourceVersion } = left.metadata;
       await client.delete(CONFIG_MAPS, this.#ref(), { resourceVersion, signal });
     } catch (error) {
@@ -328,7 +324,7 @@ export class ClusterFiles {
     }
   }
 
-  /** Pages without a file in the index. */
+  /** Deletes pages that no file in the index uses. */
   async #removePages({ parts }: Entry, signal: AbortSignal | undefined): Promise<void> {
     const { client, namespace } = this.#options;
     const used = [...(this.#entries?.values() ?? [])].flatMap((entry) => entry.parts);
@@ -341,8 +337,8 @@ export class ClusterFiles {
   }
 
   /**
-   * Deletes everything, also pages that a killed process has left. May be repeated: the note about
-   * another Restore's files is left to the garbage collector.
+   * Deletes everything, also pages of a killed process. May be repeated: the note about another
+   * Restore's files is left to the garbage collector.
    */
   async deleteAll(signal: AbortSignal | undefined): Promise<void> {
     const { client, namespace, restore } = this.#options;
@@ -362,10 +358,10 @@ export class ClusterFiles {
 const exists = (key: string): CodedError =>
   new CodedError('BLOB_EXISTS', `${key} is there already`, { facts: { blobId: key } });
 
-/** A ConfigMap's keys have no slash. */
+/** Keys of a ConfigMap cannot contain slashes. */
 const nameOf = (key: string): string => createHash('sha256').update(key).digest('hex').slice(0, 32);
 
-/** Undefined if somebody has changed it. */
+/** Undefined if the text was changed by others. */
 function entryOf(text: string): Entry | undefined {
   try {
     return entrySchema.safeParse(JSON.parse(text)).data;

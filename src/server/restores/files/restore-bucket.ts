@@ -30,24 +30,21 @@ export interface RestoreBucketOptions extends Omit<ClusterFilesOptions, 'restore
   /** The name of the backup storage location, for messages. */
   readonly location: string;
   /**
-   * Nothing is written, as by the command line: whoever may not read ConfigMaps sees the bucket
-   * alone.
+   * Never writes. Without the right to read ConfigMaps, it shows only the bucket. Set by the CLI.
    */
   readonly isReader?: boolean;
 }
 
-/**
- * Bytes of a body that are kept in case the bucket refuses it. Longer files do not fit into the
- * cluster.
- */
+/** Bytes of a body to keep in case the bucket refuses it. Longer files do not fit anyway. */
 const BODY_BYTES_MAX = 5 << 20;
 
 /**
- * The bucket as one Restore works with it. Files of its folder are kept in the cluster if the
- * bucket refuses to be written (no permission, read-only, full, locked), or if the folder has the
- * files of another Restore of this name. Once one file is kept there, all later ones are: so a
- * newer file is never hidden by an older one. {@link upload} brings them into the bucket.
- * Everything outside of the folder is the bucket's.
+ * The bucket as one Restore sees it. Keys outside the Restore's folder go to the bucket. The
+ * cluster keeps files of the folder in two cases:
+ * - The bucket refuses writes: no permission, read-only, full, or locked.
+ * - The folder has files of another Restore of this name.
+ * Once a file is kept, all later files are kept, so an older file never hides a newer one. {@link
+ * upload} moves them into the bucket.
  */
 export class RestoreBucket implements Bucket {
   readonly displayName: string;
@@ -66,7 +63,7 @@ export class RestoreBucket implements Bucket {
     this.#files = new ClusterFiles(options);
   }
 
-  /** The key below the folder; undefined outside of it. */
+  /** The key relative to the folder; undefined for other keys. */
   #own(key: string): string | undefined {
     return key.startsWith(this.#folder) ? key.slice(this.#folder.length) : undefined;
   }
@@ -82,9 +79,9 @@ export class RestoreBucket implements Bucket {
   }
 
   /**
-   * Before the first file of a run: notes that the folder belongs to this Restore. If the folder
-   * has files of another one, they stay as they are, and the files of this one are kept in the
-   * cluster. Throws what the bucket throws, unless it refuses the note.
+   * Marks the folder as owned by this Restore, before the first file of a run. If another Restore
+   * owns it, its files stay, and the cluster keeps those of this Restore. Throws errors of the
+   * bucket, except a refused write.
    */
   async claim(options: SignalOptions & { readonly assertAllowed: () => void }): Promise<void> {
     const { restore } = this.#options;
@@ -102,9 +99,7 @@ export class RestoreBucket implements Bucket {
     await this.#files.setApart({ reason: await this.#foreignText(signal), signal });
   }
 
-  /**
-   * Whether the folder has the files of another Restore. Files that do not tell belong to this one.
-   */
+  /** Whether the folder has files of another Restore. Files without an owner do not count. */
   async #hasOthers(signal: AbortSignal | undefined): Promise<boolean> {
     const { restore } = this.#options;
     if ((await this.#index(signal)).isApart) return true;
@@ -141,9 +136,7 @@ export class RestoreBucket implements Bucket {
     }
   }
 
-  /**
-   * Puts it into the bucket. Undefined if the bucket took it; otherwise the reason why it will not.
-   */
+  /** Puts the file into the bucket. Returns the reason if the bucket refuses it. */
   async #refusalOf(
     key: string,
     kept: KeptBody,
@@ -222,17 +215,14 @@ export class RestoreBucket implements Bucket {
     await this.#bucket.delete(key, options);
   }
 
-  /**
-   * The file that names the owner comes last: whoever deletes the folder and is killed still knows
-   * whose the rest is.
-   */
+  /** Lists the owner file last, so that a killed deletion still knows the owner of the rest. */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     if (this.#own(prefix) === undefined) {
       yield* this.#bucket.list(prefix, options);
       return;
     }
     const { entries } = await this.#index(options.signal, { isFresh: true });
-    // Lost segments of a journal are listed: its reader must see the gap.
+    // Lost journal segments are listed, so that a reader sees the gap.
     const kept = [...entries.values()]
       .filter((each) => each.isLost !== true || isOfJournal(each.key))
       .map((each) => `${this.#folder}${each.key}`);
@@ -256,10 +246,7 @@ export class RestoreBucket implements Bucket {
     return this.#bucket.signedUrl(key, lifetimeMs, options);
   }
 
-  /**
-   * Throws `UNSUPPORTED_URL` if the cluster keeps the file, or the file in the bucket belongs to
-   * another Restore.
-   */
+  /** Throws `UNSUPPORTED_URL` if the cluster keeps the file or another Restore owns it. */
   async assertInBucket(key: string, { signal }: SignalOptions = {}): Promise<void> {
     const own = this.#own(key);
     if (own === undefined) return;
@@ -271,9 +258,9 @@ export class RestoreBucket implements Bucket {
   }
 
   /**
-   * Tries to bring the kept files into the bucket. Returns a sentence about files that stay in the
-   * cluster; undefined if there are none. Journals are not brought: nobody needs them after the
-   * run. Throws what the API server throws, and errors of a bucket that is away.
+   * Tries to move kept files into the bucket. Returns a sentence about files that stay in the
+   * cluster, if any. Skips journals, because they are useless after the run. Throws errors of the
+   * API server and of a bucket that is away.
    */
   async upload({
     signal,
@@ -296,7 +283,7 @@ export class RestoreBucket implements Bucket {
       }
     }
     const { entries: left } = await this.#index(signal, { isFresh: true });
-    // Users do not read journals, nor the list of the files to publish.
+    // Users do not read journals, nor the list of files to publish.
     const named = [...left.values()].filter(
       ({ key }) => !isOfJournal(key) && !key.startsWith(sealsFolder('')),
     );
@@ -319,7 +306,7 @@ export class RestoreBucket implements Bucket {
     return `files of the restore are not stored in backup storage location ${location}: ${why}${kept}${gone}`;
   }
 
-  /** Deletes what the cluster keeps. May be repeated. */
+  /** Deletes all kept files. May be repeated. */
   deleteKept(signal: AbortSignal): Promise<void> {
     return this.#files.deleteAll(signal);
   }
@@ -345,10 +332,7 @@ const isClusterRefusal = (error: unknown): boolean =>
 
 const isOfJournal = (own: string): boolean => own.startsWith('longshore-journal/');
 
-/**
- * A body that is read by one put, and again from its beginning if the put fails. Only short bodies
- * are kept.
- */
+/** A body for one put that can be read again if the put fails. Only short bodies are kept. */
 class KeptBody {
   readonly #given: Body;
   #source: AsyncIterator<Uint8Array> | Iterator<Uint8Array> | undefined;
@@ -359,7 +343,7 @@ class KeptBody {
     this.#given = body;
   }
 
-  /** For one put. A list of pieces stays one: stores know its length. */
+  /** For one put. Arrays stay arrays, because stores use their length. */
   get body(): Body {
     return Array.isArray(this.#given) ? this.#given : this.#read();
   }
@@ -380,7 +364,7 @@ class KeptBody {
     return next.value;
   }
 
-  /** Undefined if it is too long. */
+  /** Undefined if the body is too long. */
   async all(): Promise<Buffer | undefined> {
     while (this.#bytes <= BODY_BYTES_MAX && (await this.#next()));
     return this.#bytes > BODY_BYTES_MAX ? undefined : Buffer.concat(this.#pieces);

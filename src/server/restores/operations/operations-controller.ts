@@ -24,16 +24,13 @@ import type { SharedRestores } from '../shared-restores.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { restoreOperationsStep } from './operations-step.ts';
 
-/** Reaches the restore item actions of plugins. */
+/** Opens the restore item actions of plugins. */
 export interface RestoreAskers {
-  /** `logger`: what plugins log. */
+  /** `logger` gets the log of the plugins. */
   open(restore: Restore, logger: Logger): Promise<AskingSession>;
 }
 
-/**
- * `isReadOnly` is not asked for: a read-only location is one that clusters restore from, and
- * whatever a restore has is written there, as Velero's server writes it.
- */
+/** Without `isReadOnly`: Velero, too, writes files of a restore into read-only locations. */
 export interface RestoreOperationsControllerOptions extends Omit<
   OperationsSettings<Restore>,
   'isReadOnly'
@@ -44,14 +41,11 @@ export interface RestoreOperationsControllerOptions extends Omit<
   readonly buckets: Buckets;
   readonly sessions: RestoreAskers;
   readonly scratch: string;
-  /** `--resource-timeout`; 10 minutes where nothing is said. */
+  /** `--resource-timeout`; 10 minutes by default. */
   readonly resourceTimeoutNs?: Nanoseconds;
 }
 
-/**
- * Follows the operations of Restores that wait for them, until each is over. Velero's controller of
- * that name.
- */
+/** Velero's controller of the same name: follows operations of waiting Restores. */
 export class RestoreOperationsController implements ServerController {
   readonly name = 'restore-operations';
   readonly #options: RestoreOperationsControllerOptions;
@@ -126,10 +120,9 @@ interface EndedRestoreOptions {
 }
 
 /**
- * Ends what a restore has begun that is deleted or canceled while it waits: its operations are told
- * to stop, and its temporary objects are removed. Called before its files are deleted, since they
- * say which operations there are. May be repeated. Returns a sentence about what could not be told;
- * throws what is worth another try: that the bucket or the API server cannot be reached.
+ * Ends a deleted or canceled Restore that waits: cancels operations and removes temporary objects.
+ * Call it before its files are deleted, because they name the operations. May be repeated. Returns
+ * a sentence about operations that could not be canceled. Throws errors that are worth a retry.
  */
 export async function endRestore(
   restore: Restore,
@@ -140,7 +133,7 @@ export async function endRestore(
     return await cancelOperations(map, subjectOf(restore), { asker, signal });
   } catch (error) {
     signal.throwIfAborted();
-    // Without a backup or a location nobody can say which operations there are.
+    // The operations are unknown without the backup or the location.
     if (!isCode(error, 'NO_BACKUP', 'NO_LOCATION')) throw error;
     const because = redactAndCut(messageOf(error));
     logger.warn({ restore: restore.metadata.name, error: because }, 'operations are not known');

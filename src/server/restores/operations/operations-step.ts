@@ -23,14 +23,13 @@ export interface RestoreStepOptions extends StepOptions {
   readonly locations: RestoreLocations;
   readonly absences: Absences;
   readonly writers: FileWriters;
-  /** Room for the log of a restore while something is added to it. */
+  /** Scratch space for the log while lines are added. */
   readonly scratch: string;
 }
 
 /**
- * One step of a Restore: what its operations failed with is in its log and its results before the
- * Restore counts it. Throws `OPERATIONS_ABSENT` while the operations file lacks some and may come
- * back: nothing is stored in its place meanwhile.
+ * Like {@link operationsStep}; stores failures in log and results before the Restore counts them.
+ * Throws `OPERATIONS_ABSENT`, and stores nothing, while a missing operations file may return.
  */
 export async function restoreOperationsStep(
   seen: Restore,
@@ -77,10 +76,7 @@ async function store(
   await archive.put(name, { results }, { signal });
 }
 
-/**
- * Nothing where the file cannot be read: what is said now is worth more than what somebody has cut
- * off.
- */
+/** Empty if the file is damaged: the new results matter more. */
 export async function storedResults(
   archive: RestoreArchive,
   name: string,
