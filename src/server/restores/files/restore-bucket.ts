@@ -41,7 +41,7 @@ const BODY_BYTES_MAX = 5 << 20;
 /**
  * The bucket as one Restore sees it. Keys outside the Restore's folder go to the bucket. The
  * cluster keeps files of the folder in two cases:
- * - The bucket refuses writes: no permission, read-only, full, or locked.
+ * - The bucket refuses writes (no permission, read-only, full, or locked).
  * - The folder has files of another Restore of this name.
  * Once a file is kept, all later files are kept, so an older file never hides a newer one. {@link
  * upload} moves them into the bucket.
