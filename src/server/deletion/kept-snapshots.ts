@@ -99,7 +99,7 @@ export async function snapshotsInUse(
   for (const { key, of } of bound) {
     const { namespace = '', name = '' } = of;
     if (namespace === '' || name === '') continue;
-    // A server that only deletes backups may list them, and not get them.
+    // The role of a server that only deletes backups allows list, but not get.
     const fieldSelector = `metadata.name=${name}`;
     const [found] = await client.list(VOLUME_SNAPSHOTS, { namespace, fieldSelector, signal });
     const { uid, labels = {}, deletionTimestamp } = found?.metadata ?? {};
@@ -244,7 +244,7 @@ async function listed(
   try {
     return await client.list(VOLUME_SNAPSHOTS, { labelSelector, signal });
   } catch (error) {
-    // Most clusters without CSI have no such kind.
+    // Most clusters without CSI lack this kind.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }

@@ -136,7 +136,7 @@ export class Movers {
         return tells && isOfBackup(object, { name, uid, namespace }) ? [object] : [];
       });
     } catch (error) {
-      // A cluster without data movers has no such kind.
+      // A cluster without data movers lacks this kind.
       if (isCode(error, 'KUBE_NOT_FOUND')) return [];
       throw error;
     }

@@ -20,7 +20,7 @@ export interface NativeOptions {
   readonly providerMs?: number;
 }
 
-/** Timeouts in a row of one location. Then its plugin hangs for all snapshots. Our choice. */
+/** Timeouts in a row until a location is skipped, because its plugin hangs. Our choice. */
 const SILENT_MAX = 3;
 
 /**

@@ -196,13 +196,13 @@ export class OtherBackups {
     try {
       const stored = await archive.open(name, { signal });
       const named = await namedIn(stored, signal);
-      // A backup that still runs may name more in a minute.
+      // A running backup may soon name more snapshots.
       if (isFinal(stored.metadata)) known.keep(key, named);
       return named;
     } catch (error) {
       signal.throwIfAborted();
       if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
-      // A backup of another cluster may be encrypted with a key that is not here.
+      // A backup of another cluster may be encrypted with an unknown key.
       if (!isCode(error, 'DAMAGED_ARCHIVE', 'STORAGE_DENIED', 'NO_ARCHIVE_KEY')) throw error;
       const fields = { backup: name, error: messageOf(error) };
       logger.warn(fields, 'a backup cannot be read, so its snapshots are not compared');

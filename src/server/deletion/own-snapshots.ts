@@ -85,7 +85,7 @@ export class OwnSnapshots {
     return `the backup names snapshots that are not its own, and they are not deleted: ${named}`;
   }
 
-  /** A signed backup names its own snapshots. Claims of unsigned backups do not count then. */
+  /** A signed backup names only its own snapshots, so unsigned backups cannot claim them. */
   async #isUnnamed(what: string, key: string): Promise<boolean> {
     const { holder, unread } = await this.#others.holderOf(key, { bySigned: this.#isSigned });
     if (holder !== undefined) return this.#refuse(what, `backup ${holder} names it as well`);

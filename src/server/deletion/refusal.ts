@@ -21,7 +21,7 @@ export interface DeletionRequest extends KubeObject {
 export const DELETING = 'Deleting';
 
 /**
- * Whether a deletion may begin. Refusals use Velero's words where it has some (v1.18.3:
+ * Whether a deletion may begin. Refusals use Velero's words if it has any (v1.18.3:
  * pkg/controller/backup_deletion_controller.go).
  */
 export type Standing =

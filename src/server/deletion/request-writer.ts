@@ -14,7 +14,7 @@ import type { DeletionRequest } from './refusal.ts';
 /** Minimum time between two notes. Each note wakes every watcher of the request. */
 const WORD_MS = 30_000;
 
-/** Writes into a request what its deletion waits for, at a limited rate. */
+/** Writes the reason for a wait into a request, at a limited rate. */
 class WaitingNote {
   readonly #write: (text: string) => Promise<void>;
   readonly #failed: (error: unknown) => void;

@@ -88,7 +88,7 @@ async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<Data
       return isOf ? [download] : [];
     });
   } catch (error) {
-    // A cluster without data movers has no such kind.
+    // A cluster without data movers lacks this kind.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }

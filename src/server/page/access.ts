@@ -205,7 +205,7 @@ export class Access {
   #sort(key: string, entry: Known, answer: Verdict): void {
     const from = this.#guests.get(key) === entry ? this.#guests : this.#strangers;
     if (from.get(key) !== entry) return;
-    // Does not count against a guest.
+    // Without an answer a guest stays a guest.
     if (answer === 'away') entry.age = undefined;
     const to = answer === 'away' ? from : answer === 'allowed' ? this.#guests : this.#strangers;
     if (from === to) return;

@@ -114,7 +114,6 @@ export class PageHandler {
     try {
       return await this.#answer(request, gone);
     } catch (error) {
-      // The visitor is gone.
       if (gone.aborted) return plain(499, 'Gone', 'The visitor has gone.');
       if (isCode(error, 'NOT_READ_YET')) return away('The cluster', messageOf(error));
       // No headers and no address: they may contain a token.

@@ -93,7 +93,7 @@ class RepositoryRun {
   readonly #controller: Controller;
   readonly #connections: Connections;
   readonly #keeper: JobKeeper;
-  /** Keys of repositories, and below the keys of their Jobs, by the value of the Jobs' label. */
+  /** Keys of repositories, and in `#jobsOf` keys of Jobs, by the label on Jobs. */
   readonly #byLabel = new Map<string, string>();
   readonly #jobsOf = new Map<string, Set<string>>();
   #passwordFailure: string | undefined;

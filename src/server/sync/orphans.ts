@@ -4,9 +4,9 @@ import { SYNCED_PLACE } from './place.ts';
 import { LOCATION_LABEL, locationOf } from './synced-objects.ts';
 import type { SyncMemory } from './sync-memory.ts';
 
-/** Wait if most backups vanish at once: a disk may be unmounted or a bucket new. Our choice. */
+/** Complete listings in a row that must lack a backup before its Backup goes. Our choice. */
 const LOOKS = 2;
-/** If most backups vanish at once, a disk may be unmounted or a bucket new. Our choice. */
+/** Wait if most backups vanish at once: a disk may be unmounted or a bucket new. Our choice. */
 const MOST_GONE_MS = 15 * 60_000;
 
 /** Whether a missing Backup may be removed, or why it stays. */

@@ -257,7 +257,7 @@ class LocationSync {
 
   /**
    * The owning Schedules that exist in this cluster. With any other owner, Kubernetes would delete
-   * the Backup as orphaned. So errors are thrown.
+   * the Backup as orphaned. Throws errors of the API server, so that no Backup is lost.
    */
   async #owners({ metadata }: StoredArchive): Promise<OwnerReference[]> {
     const { client, namespace, signal } = this.#options;

@@ -44,8 +44,8 @@ export interface SyncedBackupOptions {
 }
 
 /**
- * The Backup for a stored backup, as in Velero (backup_sync_controller.go, v1.18.3): in the
- * server's namespace, and without hooks, because they have run. Spec and status stay, and so the
+ * The Backup for a stored backup, as in Velero (backup_sync_controller.go, v1.18.3). Its namespace
+ * is the server's, and hooks are left out, because they have run. Spec and status stay, and so the
  * expiration.
  *
  * Unlike Velero it drops finalizers, because nothing in this cluster would remove them. Longshore's
@@ -95,7 +95,7 @@ function isReference(value: unknown): value is OwnerReference {
   return [apiVersion, kind, name, uid].every((text) => typeof text === 'string');
 }
 
-/** Whether it is finished. An agent would work on the others if its node has the same name. */
+/** Whether it has ended. An agent on a node of the same name would run an unfinished copy. */
 export const isPodVolumeBackupOver = (stored: KubeObject): boolean => {
   const { phase } = (stored as { readonly status?: { readonly phase?: string } }).status ?? {};
   return isMovementOver(phase);

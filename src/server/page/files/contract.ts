@@ -20,7 +20,7 @@ export interface BrowsedVolume {
 /** A name in a volume: any text, because anyone who can write there chooses it. */
 export interface FileEntry {
   readonly name: string;
-  /** `d`, `f`, or `s` for a symbolic link. Other types can be neither opened nor downloaded. */
+  /** `d`, `f`, or `s` for a symbolic link. Other types can be neither listed nor downloaded. */
   readonly type: string;
   readonly mode: number;
   readonly uid: number;
@@ -63,7 +63,7 @@ export interface OpenEntry extends Disposable {
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
   /**
    * A tar archive of the entry and its contents, without devices, pipes and sockets. Throws like
-   * {@link bytes}; the cut archive cannot be unpacked.
+   * {@link bytes}; a reader of the archive then notices the cut.
    */
   tar(signal: AbortSignal): AsyncIterable<Uint8Array>;
 }

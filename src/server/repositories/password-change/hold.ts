@@ -9,7 +9,7 @@ import { annotate } from '../repository-writer.ts';
 
 /**
  * Annotation on a BackupRepository during a password change: its phase before. Meanwhile its phase
- * is `New`, so data movers and servers wait as for a new repository. Velero's wait up to
+ * is `New`, so data movers and servers wait as for a new repository. Velero waits up to
  * `--resource-timeout` (pkg/repository/ensurer.go). Our server skips an annotated repository.
  */
 export const HOLD = 'longshore.io/password-change';

@@ -48,8 +48,8 @@ export interface Surveyed {
 const ATTEMPTS_MAX = 3;
 
 /**
- * Finds the password that opens the repository. Changes nothing. Throws `WRONG_PASSWORD` if neither
- * does, and `LOCATION_READ_ONLY` if it needs a change and is read-only. Also throws
+ * Finds the password that opens the repository. Changes nothing. Throws `WRONG_PASSWORD` if no
+ * password opens it, and `LOCATION_READ_ONLY` if a change is needed and not possible. Also throws
  * `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and errors of the storage.
  */
 export async function survey(
