@@ -57,8 +57,9 @@ const STORAGE_MS = 30 * 60_000;
 /** A disk reports nothing while it writes back its cache: 36 GB take an hour at 10 MB/s. */
 const FLUSH_MS = 60 * 60_000;
 /**
- * Answers of the storage are a sign of life too: parts of a move consist only of requests. Requests
- * that a backup sends at intervals delay the end only up to this factor. Our choice.
+ * Answers of the storage are a sign of life too: parts of a move consist only of requests. A backup
+ * refreshes its index every 15 minutes and saves a checkpoint every 45. These requests delay the
+ * end only up to this factor. Our choice.
  */
 const ANSWERS_ONLY_FACTOR = 2;
 

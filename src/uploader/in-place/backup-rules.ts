@@ -9,9 +9,9 @@ import type { TargetDirectory } from '../target-directory.ts';
 export interface RulesOfBackup {
   /** Policies of the source. */
   readonly policies: PolicyTree;
-  /** The root of the snapshot: its ignore files are those of the backup. */
+  /** Root of the snapshot. Its ignore files are those of the backup. */
   readonly root: DirectoryEntry;
-  /** Where the restored directory lies below the root: '' or `sub/directory`. */
+  /** Path of the restored directory below the root: '' or `sub/directory`. */
   readonly path: string;
 }
 
@@ -23,9 +23,9 @@ interface Parts {
 }
 
 /**
- * Which names of a directory the rules of the backup left out: the snapshot lacks them, and that
- * says nothing. Ignore files are read from the snapshot; from the target only if the backup left
- * them out, too.
+ * Decides which names of a directory the rules of the backup left out. The snapshot lacks these
+ * names anyway. Ignore files are read from the snapshot. If the backup left them out too, they are
+ * read from the target.
  */
 export class BackupRules {
   readonly #parts: Parts;
@@ -41,7 +41,7 @@ export class BackupRules {
     this.#path = path;
   }
 
-  /** Rules in the directory that is restored; `target` is that directory. */
+  /** Rules for the restored directory. `target` is that directory. */
   static async of(
     { policies, root, path }: RulesOfBackup,
     target: TargetDirectory,
@@ -57,7 +57,7 @@ export class BackupRules {
     return rules;
   }
 
-  /** Rules in a directory below; undefined if the snapshot has none of that name. */
+  /** Rules for a directory below; undefined if the snapshot lacks it. */
   async enterName(
     name: string,
     target: TargetDirectory | undefined,
@@ -114,17 +114,14 @@ export class BackupRules {
     return this.#path === '' ? name : `${this.#path}/${name}`;
   }
 
-  /** Whether the backup leaves an entry out, with its path below this directory. */
+  /** Whether the backup leaves an entry out. `path` is below this directory. */
   leavesOut(path: string, isDirectory: boolean, sizeBytes: number): boolean {
     const { maxFileBytes, isEmpty } = this.#rules;
     if (!isDirectory && maxFileBytes > 0 && sizeBytes > maxFileBytes) return true;
     return !isEmpty && this.#rules.ignores(this.#below(path), isDirectory);
   }
 
-  /**
-   * Whether the backup leaves out all that is in a directory of the target, because a tag says that
-   * it is a cache.
-   */
+  /** Whether the backup leaves out a directory's files, because a tag marks it as a cache. */
   async isCache(directory: TargetDirectory): Promise<boolean> {
     const policy = this.#parts.policies.at(this.#path);
     if (policy.files.ignoreCacheDirs === false) return false;

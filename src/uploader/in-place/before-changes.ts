@@ -21,10 +21,10 @@ import type { InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
 const STEP_ENTRIES = 1024;
 
 /**
- * Makes sure that the repository has all that a restore may read: the packs are listed, and each
- * content is looked up in the index. No data are read. An entry that lacks contents is fine if
- * `isNeeded` says that it does not differ. Memory grows with the number of packs, not of files.
- * Throws `DAMAGED_BLOB`, and what listing throws.
+ * Checks that the repository has all data that a restore may read. Lists the packs, and looks each
+ * content up in the index; reads no data. An entry without its contents is fine if `isNeeded` says
+ * that it does not differ. Memory grows with the number of packs, not of files. Throws
+ * `DAMAGED_BLOB`, and errors of listing.
  */
 export async function assertRestorable(
   repository: Repository,
@@ -51,7 +51,7 @@ export async function assertRestorable(
     signal.throwIfAborted();
     if (isCode(error, 'DAMAGED_BLOB') && error.message.endsWith(NOTHING_CHANGED)) throw error;
     await assertAnswers(repository, error);
-    // A directory of the snapshot.
+    // The missing content belongs to a directory of the snapshot.
     throw notRestorable(messageOf(error), error);
   }
 }
@@ -92,9 +92,8 @@ async function problemOf(
 }
 
 /**
- * Makes sure that the new bytes fit in beside the files that are removed last. `count` goes through
- * the target and its attributes only, and is not called if the whole snapshot fits. Throws
- * `TARGET_FULL`.
+ * Checks that new bytes fit beside the files that are removed last. `count` reads only the target
+ * and its attributes, and is called only if the whole snapshot does not fit. Throws `TARGET_FULL`.
  */
 export async function assertRoom(
   target: string,
@@ -102,7 +101,7 @@ export async function assertRoom(
   count: () => Promise<InPlaceCounters>,
 ): Promise<void> {
   const { bavail, bsize, blocks } = await fs.statfs(target);
-  // Some file systems do not know how large they are.
+  // Some file systems do not know their size.
   if (blocks === 0) return;
   const free = bavail * bsize;
   if (summary && summary.size <= free) return;

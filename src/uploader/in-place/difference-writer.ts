@@ -5,11 +5,11 @@ import type { PieceWriter } from '../piece-writer.ts';
 import type { Difference } from './difference.ts';
 import type { FilePieces } from './file-pieces.ts';
 
-/** Packs that the storage is asked for at once, and that are known to be there. */
+/** Packs that are looked up in the storage at once, and packs known to exist. */
 const ASKED_AT_ONCE = 8;
 const KNOWN_PACKS_MAX = 100_000;
 
-/** Writes the pieces of a file that differ. */
+/** Writes the differing pieces of a file. */
 export class DifferenceWriter {
   readonly #repository: Repository;
   readonly #pieces: PieceWriter;
@@ -23,9 +23,9 @@ export class DifferenceWriter {
   }
 
   /**
-   * Before the first write: whether the repository has all that is to be written, so that nothing
-   * is written of a file that it could not complete. Throws `CONTENT_NOT_FOUND`, `BAD_OBJECT`,
-   * `DAMAGED_BLOB`, and what the storage throws.
+   * Call it before the first write. Checks that the repository has all needed contents, so that no
+   * file stays half written. Throws `CONTENT_NOT_FOUND`, `BAD_OBJECT`, `DAMAGED_BLOB`, and errors
+   * of the storage.
    */
   async assertThere(pieces: FilePieces, difference: Difference): Promise<void> {
     const { contents } = this.#repository;
@@ -52,7 +52,7 @@ export class DifferenceWriter {
     await mapLimited(entries, ASKED_AT_ONCE, async (entry) => {
       this.#signal.throwIfAborted();
       if (await hasBlob(storage, blobId(entry.packBlobId))) return;
-      // Maintenance may have moved it.
+      // Maintenance may have moved the content.
       if (await contents.findMoved(entry)) return;
       this.#knownPacks.delete(entry.packBlobId);
       const text = `blob ${entry.packBlobId} is missing: content ${entry.contentId} is lost`;
@@ -60,7 +60,7 @@ export class DifferenceWriter {
     });
   }
 
-  /** What was not written when it throws is written by the next run. */
+  /** If it throws, the next run writes the rest. */
   async write(pieces: FilePieces, difference: Difference, descriptor: number): Promise<void> {
     const wanted = pieces.wanted((number) => difference.has(number));
     await this.#pieces.writeEach(wanted, descriptor);

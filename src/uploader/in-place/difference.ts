@@ -12,19 +12,19 @@ import { Holes } from '../holes.ts';
 import type { FilePieces } from './file-pieces.ts';
 import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 
-/** Ranges of one file that are asked for at once. Our choice: the threads never wait. */
+/** Ranges of one file that are compared at once. Our choice: the threads never wait. */
 const OUTSTANDING_MAX = 256;
 
 /**
- * Contents of index version 1 that are fetched at once, each whole in memory, twice. Our choice:
- * this thread decompresses and compares them one by one.
+ * Contents of index version 1 that are fetched at once. Each is in memory twice. Our choice: this
+ * thread decompresses and compares them one by one.
  */
 const FETCHED_MAX = 4;
 
-/** Which pieces of a file differ from the snapshot: a bit for each. */
+/** The pieces of a file that differ from the snapshot: a bit for each. */
 export class Difference {
   #bits = new Uint8Array(64);
-  /** Of the snapshot, in pieces that differ. */
+  /** Bytes of the snapshot in the differing pieces. */
   bytes = 0;
   pieces = 0;
 
@@ -49,16 +49,13 @@ function* placesOf({ count }: ObjectPiece): Generator<number> {
   for (let i = 0; i < count; i++) yield i;
 }
 
-/** Told as the target is gone through. */
+/** Called during a comparison. */
 export interface ComparisonEvents {
-  /** Bytes that were read and compared, or need not be read, since they are known to be zeros. */
+  /** Bytes that were compared. Known zeros are not read. */
   readonly onCompared: (bytes: number, isRead: boolean) => void;
 }
 
-/**
- * Compares files of the target with files of the snapshot, at the borders of the snapshot's
- * contents.
- */
+/** Compares files of the target with files of the snapshot, content by content. */
 export class FileComparer {
   readonly #repository: Repository;
   readonly #ranges: RangeComparer;
@@ -67,8 +64,8 @@ export class FileComparer {
   readonly #fetched = new Semaphore(FETCHED_MAX);
   readonly #holes = new Holes();
   /**
-   * Content of so many zeros: to hash them costs as much as to read them, and volumes have millions
-   * of holes of one length.
+   * Content id of this many zeros. Hashing zeros costs as much as reading them, and volumes have
+   * millions of holes of one length.
    */
   #zeros: { readonly length: number; readonly contentId: string } | undefined;
 
@@ -85,9 +82,9 @@ export class FileComparer {
   }
 
   /**
-   * What of the snapshot's file an open one does not have. Behind its end it is taken for zeros, as
-   * it will be when it has been made longer. Throws what the system says when it cannot be read,
-   * and `BAD_OBJECT`.
+   * Pieces of the snapshot's file that differ from an open file. Bytes behind the file's end count
+   * as zeros, because the restore extends the file with zeros. Throws system errors of reads, and
+   * `BAD_OBJECT`.
    */
   async compare(pieces: FilePieces, descriptor: number): Promise<Difference> {
     const direct = await openForDirectReads(descriptor, pieces.sizeBytes);
@@ -143,7 +140,7 @@ export class FileComparer {
     return difference;
   }
 
-  /** Which repetitions of zeros have to be read: those where the file has data. */
+  /** Repetitions of zeros at which the file has data. Only these must be read. */
   *#outsideHoles({ start, length, count }: ObjectPiece, descriptor: number): Generator<number> {
     let next = 0;
     while (next < count) {
@@ -181,7 +178,10 @@ export class FileComparer {
     }
   }
 
-  /** Repositories of index version 1 hash what they have compressed: only its bytes tell. */
+  /**
+   * Repositories of index version 1 hash compressed bytes, so the bytes themselves must be
+   * compared.
+   */
   async #isEqualToFetched(piece: ObjectPiece, descriptor: number): Promise<boolean> {
     const { start: offset, length, contentId } = piece;
     this.#signal.throwIfAborted();

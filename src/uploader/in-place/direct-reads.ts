@@ -7,14 +7,14 @@ import { type FileRange, readRangeInto } from '../../volume-files/index.ts';
 
 const read = promisify(readNow);
 const { O_RDONLY, O_NONBLOCK } = constants;
-/** Node has it on Linux only. */
+/** Node defines it only on Linux. */
 const O_DIRECT = (constants as { O_DIRECT?: number }).O_DIRECT;
 /**
- * Where direct reads begin and end. Devices want 512 or 4096: open(2). One that wants more says
- * `EINVAL`.
+ * Alignment of direct reads. Devices require 512 or 4096: open(2). A device that requires more
+ * returns `EINVAL`.
  */
 const ALIGNMENT = 4096;
-/** Of shorter ones what is read along would cost more than is won. Our choice. */
+/** For shorter ranges, the extra bytes of aligned reads cost more than they save. Our choice. */
 const LEAST_BYTES = 512 << 10;
 
 /** A range of a file that is also open for direct reads. */
@@ -23,8 +23,8 @@ export interface DirectRange extends FileRange {
 }
 
 /**
- * Opens a file once more, for direct reads; undefined where its file system has none, and for a
- * short file. The caller closes it.
+ * Opens a file again for direct reads. Undefined for a short file, and if its file system has no
+ * direct reads. The caller closes it.
  */
 export async function openForDirectReads(
   descriptor: number,
@@ -39,10 +39,9 @@ export async function openForDirectReads(
 }
 
 /**
- * Whether a range is better read past the page cache: memory for its pages costs several times what
- * the read does, which was half of all work of a restore in place of a volume that nobody had read
- * before (1.2 s of CPU time for each GiB, against 0.1). What is in the cache already is taken from
- * there.
+ * Whether a range is better read past the page cache. Memory for its pages costs several times as
+ * much as the read. That was half of the work of a restore in place of a cold volume (1.2 s of CPU
+ * time for each GiB, against 0.1). A mostly cached range is read from the cache.
  */
 export function isForDirectReads({ descriptor, offset, length }: FileRange): boolean {
   if (length < LEAST_BYTES) return false;
@@ -54,17 +53,16 @@ const windowOf = ({ offset, length }: FileRange): { from: number; to: number } =
   to: Math.ceil((offset + length) / ALIGNMENT) * ALIGNMENT,
 });
 
-/** Bytes of memory that a range takes, from where to where the device wants it read. */
+/** Bytes of memory for a range, with its alignment. */
 export function directBytes(range: FileRange): number {
   const { from, to } = windowOf(range);
   return to - from;
 }
 
 /**
- * Reads a range into memory of the length that {@link directBytes} says: where its bytes are then.
- * What lies behind the file's end reads as zeros. No read is under way any more when it returns or
- * throws: `EINVAL` or `EOPNOTSUPP` where direct reads are not served, otherwise what the system
- * says.
+ * Reads a range into memory of {@link directBytes} bytes, and returns the spans with its bytes.
+ * Bytes behind the file's end read as zeros. When it returns or throws, no read is running. Throws
+ * `EINVAL` or `EOPNOTSUPP` without direct reads, and other system errors.
  */
 export async function readDirectly(
   range: DirectRange,
@@ -90,10 +88,7 @@ export async function readDirectly(
   return spans;
 }
 
-/**
- * Of a read that does not begin or end where the device wants it, or that its file system does not
- * do.
- */
+/** Errors of an unaligned direct read, or of a file system without direct reads. */
 export const isRefusal = (error: unknown): boolean =>
   ['EINVAL', 'EOPNOTSUPP'].includes(systemCode(error) ?? '');
 
@@ -107,7 +102,7 @@ async function readPart(
     const { bytesRead } = await read(direct, buffer, length, buffer.length - length, offset + length); // prettier-ignore
     length += bytesRead;
     if (bytesRead > 0 && bytesRead % ALIGNMENT === 0) continue;
-    // The end of the file, most likely: the rest is read in the way that takes any offset.
+    // Probably the end of the file. The rest is read without alignment.
     readRangeInto({ descriptor, offset: offset + length }, buffer.subarray(length));
     return;
   }

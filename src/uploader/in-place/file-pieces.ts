@@ -1,28 +1,25 @@
 import { type ObjectPiece, type Repository, singly, streamPieces } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 
-/** A content of a file and its place among them. */
+/** A content of a file, with its number in the file. */
 export interface NumberedPiece {
   readonly piece: ObjectPiece;
-  /** Counts repetitions one by one. */
+  /** Each repetition has its own number. */
   readonly number: number;
 }
 
 /**
- * Pieces that are kept between two looks; of more, which are some 40 GiB, the list is read again.
- * Our choice.
+ * Pieces that are kept between two passes. A longer list (some 40 GiB of data) is read again. Our
+ * choice.
  */
 const KEPT_MAX = 16_384;
 
-/**
- * The contents of one file of a snapshot, which can be gone through several times, however many
- * they are.
- */
+/** The contents of a file of a snapshot, for any number of passes. */
 export class FilePieces {
   readonly #contents: Repository['contents'];
   readonly #entry: Pick<DirectoryEntry, 'objectId' | 'size'>;
   readonly #signal: AbortSignal;
-  /** Undefined until it was gone through once, and when there are too many. */
+  /** Undefined before the first pass, and if there are too many. */
   #kept: ObjectPiece[] | undefined;
 
   constructor(
@@ -40,8 +37,8 @@ export class FilePieces {
   }
 
   /**
-   * Repetitions of one content together; the number is of the first. Throws what `streamPieces`
-   * throws.
+   * Repetitions of one content are one piece, with the number of the first. Throws like
+   * `streamPieces`.
    */
   async *numbered(): AsyncGenerator<NumberedPiece> {
     let number = 0;
@@ -53,7 +50,7 @@ export class FilePieces {
     }
   }
 
-  /** Each repetition by itself, of those whose number is wanted. */
+  /** Single pieces whose number is wanted. */
   async *wanted(isWanted: (number: number) => boolean): AsyncGenerator<ObjectPiece> {
     for await (const { piece, number } of this.numbered()) {
       let next = number;

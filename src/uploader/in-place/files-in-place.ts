@@ -35,20 +35,18 @@ import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.t
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
 /**
- * Files that are compared at once, four descriptors each; and the share of the descriptors for
- * them.
+ * Files that are compared at once, with four descriptors each. The share is for those descriptors.
  */
 const FILES_MAX = 64;
 const FILES_SHARE = 1 / 32;
 /**
- * A long file counts as several, one for so many bytes, since its list of contents takes memory: 64
- * files of 40 GiB took 440 MiB. Four of the longest have more contents to compare than threads can
- * work on. Our choices.
+ * A long file takes a place for this many bytes, since its list of contents needs memory: 64 files
+ * of 40 GiB took 440 MiB. Four of the longest files keep all threads busy. Our choices.
  */
 const BYTES_PER_PLACE = 512 << 20;
 const PLACES_OF_ONE_MAX = FILES_MAX / 4;
 
-/** What a file of the target is beside that of the snapshot. */
+/** The difference between a file of the target and the snapshot's file. */
 type Outcome =
   | { readonly kind: Exclude<ChangeKind, 'change' | 'remove'> | 'same' }
   | { readonly kind: 'change'; readonly difference: Difference; readonly pieces: FilePieces };
@@ -60,7 +58,7 @@ export interface FilesInPlaceParts {
     InPlaceOptions,
     'trustTimes' | 'keepExtra' | 'selection' | 'dryRun' | 'excluded' | 'logger'
   > & {
-    /** The snapshot does not know the extended attributes, or they are not restored. */
+    /** The snapshot has no record of extended attributes, or they are not restored. */
     readonly keepsXattrs?: boolean;
   };
   readonly result: InPlaceCounters;
@@ -68,23 +66,21 @@ export interface FilesInPlaceParts {
   readonly budget: WriteBudget;
 }
 
-/** What is to be done about a file, and how many bytes that writes and takes away. */
+/** The task for a file, with the bytes that it writes and removes. */
 export interface FileLook {
   readonly kind: Outcome['kind'];
   readonly bytes: number;
   readonly bytesRemoved: number;
 }
 
-/** Compares files of a target with those of the snapshot, and writes what differs. */
+/** Compares files of a target with the snapshot, and writes the differences. */
 export class FilesInPlace implements InPlaceEntries {
   readonly #parts: FilesInPlaceParts;
   readonly #comparer: FileComparer;
   readonly #writer: DifferenceWriter;
   readonly #places = shareOfDescriptors(FILES_SHARE, FILES_MAX);
   readonly #open = new Semaphore(this.#places);
-  /**
-   * Files that differ in all of their content, and are replaced; and the bytes that are cut off.
-   */
+  /** Files that differ completely and are replaced, with the bytes that are cut off. */
   readonly #changed = new WeakMap<DirectoryEntry, number>();
   readonly #kept = new WeakMap<DirectoryEntry, string>();
 
@@ -112,7 +108,7 @@ export class FilesInPlace implements InPlaceEntries {
     return this.#parts.options.keepsXattrs === false;
   }
 
-  /** What would have to be done, and how much of it is bytes to write. Nothing is changed. */
+  /** The task for a file, without changing it. */
   look(directory: TargetDirectory, entry: DirectoryEntry): Promise<FileLook> {
     return this.#withOutcome(directory, entry, (outcome, pinned) => {
       const { kind } = outcome;
@@ -132,8 +128,8 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   /**
-   * A file that is replaced keeps extended attributes that the snapshot does not know. A program
-   * with other contents must not get the capabilities of the old one.
+   * A replaced file keeps extended attributes that the snapshot does not record. Capabilities are
+   * dropped: a program with other contents must not get those of the old program.
    */
   async #keepXattrs(pinned: Pinned, entry: DirectoryEntry): Promise<void> {
     const { repository, options } = this.#parts;
@@ -161,7 +157,7 @@ export class FilesInPlace implements InPlaceEntries {
         return false;
       }
       if (hasRoom && outcome.kind === 'change' && isAllDifferent(outcome.difference, entry)) {
-        // The length of the old file beyond the new one goes with it.
+        // Bytes of the old file beyond the new length are removed with it.
         this.#changed.set(entry, cutOff(pinned, entry));
         await this.#keepXattrs(pinned, entry);
         return false;
@@ -243,7 +239,10 @@ export class FilesInPlace implements InPlaceEntries {
     });
   }
 
-  /** What {@link removeDirectory} would remove. Throws the same where it would not. */
+  /**
+   * Reports the entries that {@link removeDirectory} would remove. Throws like it if something must
+   * stay.
+   */
   async lookAtDirectory(
     parent: TargetDirectory,
     name: DiskName,
@@ -281,13 +280,13 @@ export class FilesInPlace implements InPlaceEntries {
           ? { ...rules, dryRun, beforeFile: () => undefined, onRemoved: () => undefined }
           : rules,
       );
-    // The directory stays whole unless all of it may go.
+    // The directory stays whole unless everything in it may be removed.
     if (keepExtra !== true && (await isGone(true)) && (await isGone(false))) return;
     const text = 'a directory is in the way, with files that are to be kept: move it elsewhere';
     throw new CodedError('TARGET_IN_THE_WAY', text);
   }
 
-  /** Rules of the backup in a directory; this is rare, and nothing is kept. */
+  /** Rules of the backup for a directory. Rarely needed, so nothing is cached. */
   async #rulesAt(path: string, directory: TargetDirectory): Promise<BackupRules | undefined> {
     const { repository, report, options } = this.#parts;
     const { excluded, logger } = options;
@@ -330,13 +329,13 @@ export class FilesInPlace implements InPlaceEntries {
     if (isSame && isAsLong && (await hasAllAttributes(repository, pinned, wanted))) {
       return { kind: 'same' };
     }
-    // Whoever else has the file under another name keeps it as it is.
+    // Other names of the file must keep its old content.
     if (!pinned.isSingle) return { kind: 'replace' };
     if (isSame && pinned.size === entry.size) return { kind: 'attributes' };
     return { kind: 'change', difference: difference as Difference, pieces };
   }
 
-  /** Undefined where it is not looked for. */
+  /** Undefined without a comparison. */
   async #differenceOf(
     pinned: Pinned,
     entry: DirectoryEntry,
@@ -354,7 +353,7 @@ export class FilesInPlace implements InPlaceEntries {
     const file = await fs.open(pinnedPath(pinned.descriptor), O_RDONLY | O_NONBLOCK);
     try {
       const difference = await this.#comparer.compare(pieces, file.fd);
-      // Of a look nothing more is expected than what it saw.
+      // A dry run only reports the state at its time.
       if (options.dryRun !== true) assertUntouched(pinned, await pinnedAt(file.fd));
       return difference;
     } finally {
@@ -379,10 +378,9 @@ export class FilesInPlace implements InPlaceEntries {
       if (pinned.size !== entry.size) await file.truncate(entry.size);
       result.bytesRemoved += bytesCut;
       await this.#writer.write(pieces, difference, file.fd);
-      // Its time says that it is whole: the bytes have to be on disk before.
+      // Its time will mark it as whole, so the bytes must be on disk first.
       await file.datasync();
-      // What somebody else wrote meanwhile cannot be told from what was written here, but for the
-      // length.
+      // Writes of another process cannot be told from our own, except for the length.
       if ((await file.stat()).size !== entry.size) throw wasWritten();
       await this.#setAttributes(directory, file.fd, entry);
       await file.close();
@@ -405,16 +403,16 @@ export class FilesInPlace implements InPlaceEntries {
 }
 
 /**
- * A file of which nothing stays is replaced: that writes the same bytes, and no kill leaves a part
- * of them.
+ * A file that differs completely is replaced: this writes the same bytes, and a kill leaves no
+ * partial file.
  */
 const WHOLE_BYTES_MAX = 8 << 20;
 const isAllDifferent = (difference: Difference, { size }: DirectoryEntry): boolean =>
   size > 0 && size <= WHOLE_BYTES_MAX && difference.bytes === size;
 
 /**
- * Throws `TARGET_CHANGED` when somebody wrote to a file after it was looked at: it may be neither
- * what it was nor what was compared.
+ * Throws `TARGET_CHANGED` if the file changed after the first look. The comparison may then be
+ * wrong.
  */
 function assertUntouched(looked: Pinned, { size, attributes }: Pinned): void {
   if (size === looked.size && attributes.mtimeNs === looked.attributes.mtimeNs) return;
@@ -432,8 +430,8 @@ const cutOff = (pinned: Pinned, entry: DirectoryEntry): number =>
   Math.max(0, pinned.size - entry.size);
 
 /**
- * Of a file that its owner may not write to, as of one with mode 0400, the mode is changed until it
- * is restored.
+ * If the owner may not write to a file (mode 0400, for example), the mode is changed until the
+ * restore sets it.
  */
 async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.FileHandle> {
   const path = pinnedPath(descriptor);

@@ -4,7 +4,7 @@ import type { InPlaceOptions } from './in-place-report.ts';
 import { PlaceLock } from './place-lock.ts';
 import { findOpenFiles, type Sought, type Use } from './open-files.ts';
 
-/** Makes sure, as far as can be seen, that nobody else uses the target while it is restored. */
+/** Checks, as far as possible, that no other process uses the target during the restore. */
 export class Guard implements AsyncDisposable {
   readonly #target: string;
   readonly #options: InPlaceOptions;
@@ -19,8 +19,8 @@ export class Guard implements AsyncDisposable {
   }
 
   /**
-   * Locks what is open as `descriptor`, until that is closed and this is disposed of, and looks for
-   * processes that use it. Throws `TARGET_IN_USE`.
+   * Locks the open `descriptor` until it is closed and this is disposed. Looks for processes that
+   * use it. Throws `TARGET_IN_USE`.
    */
   static async over(
     target: { readonly path: string; readonly descriptor: number; readonly deviceNumber?: number },
@@ -48,8 +48,8 @@ export class Guard implements AsyncDisposable {
   }
 
   /**
-   * After the last write. Throws `TARGET_IN_USE`: what another process wrote or read meanwhile may
-   * be a mixture.
+   * Call it after the last write. Throws `TARGET_IN_USE`: another process may have read or written
+   * a mixture.
    */
   async assertStillUnused(): Promise<void> {
     await this.#look('it was started during the restore: stop it and run the same command again');

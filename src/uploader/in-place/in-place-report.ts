@@ -2,24 +2,24 @@ import { CodedError, formatBytes } from '../../base/index.ts';
 import type { RestoreOptions } from '../restore-report.ts';
 import type { RulesOfBackup } from './backup-rules.ts';
 
-/** What becomes of one entry of the target. */
+/** Change of an entry of the target. */
 export type ChangeKind =
-  /** It is missing. */
+  /** The entry is missing. */
   | 'create'
   /** Its content differs in part, or its length. */
   | 'change'
-  /** It is of another type, or has other names too (hard links), and is written whole. */
+  /** The type differs, or the file has other names (hard links). The entry is written whole. */
   | 'replace'
-  /** Its content is as in the snapshot; its owner, mode or time is not. */
+  /** Only its owner, mode or time differs. */
   | 'attributes'
-  /** It is not in the snapshot. */
+  /** The snapshot lacks the entry. */
   | 'remove';
 
 export interface Change {
   readonly kind: ChangeKind;
-  /** As it is shown to a person. */
+  /** The path for users. */
   readonly path: string;
-  /** Bytes to write; of what is removed, the bytes that go. */
+  /** Bytes to write, or bytes of the removed entry. */
   readonly bytes: number;
 }
 
@@ -27,12 +27,9 @@ export interface InPlaceCounters {
   /** Read from the target and compared with the snapshot. */
   bytesCompared: number;
   bytesWritten: number;
-  /** What differs, whether or not it is written. */
+  /** Bytes that differ, written or not. */
   bytesDifferent: number;
-  /**
-   * Length of files that the snapshot does not have, and what is cut off the end of others, whether
-   * or not that is done.
-   */
+  /** Bytes of extra files, and bytes cut off the end of others, removed or not. */
   bytesRemoved: number;
   unchanged: number;
   created: number;
@@ -40,7 +37,7 @@ export interface InPlaceCounters {
   replaced: number;
   attributes: number;
   removed: number;
-  /** Not in the snapshot, and left where they are. */
+  /** Entries that the snapshot lacks and that stay. */
   kept: number;
 }
 
@@ -59,27 +56,26 @@ export const newInPlaceCounters = (): InPlaceCounters => ({
 });
 
 export interface InPlaceOptions extends Omit<RestoreOptions, 'overwrite' | 'sparse' | 'leaveOut'> {
-  /** Of the run that writes. */
+  /** Counters of the run that writes. */
   readonly result?: InPlaceCounters;
-  /** Leave what the snapshot does not have. */
+  /** Keep entries that the snapshot lacks. */
   readonly keepExtra?: boolean;
   /** Entries that these rules left out of the backup stay. */
   readonly excluded?: RulesOfBackup | undefined;
-  /** Remove extra entries before anything is written, which makes room, and not at the end. */
+  /** Remove extra entries first, which frees space, instead of at the end. */
   readonly removeFirst?: boolean;
-  /** Take files of the same size and time for equal, unread. */
+  /** Treat files of the same size and time as equal, without reading them. */
   readonly trustTimes?: boolean;
-  /** Go on although processes have files of the target open. */
+  /** Continue although processes have files of the target open. */
   readonly ignoreOpenFiles?: boolean;
-  /** With more to write and to remove, nothing is changed. */
+  /** If more bytes would be written and removed, nothing is changed. */
   readonly maxWriteBytes?: number;
-  /** Writes nothing. */
   readonly dryRun?: boolean;
-  /** Called for each entry that is or would be changed. */
+  /** Called for each change, also in a dry run. */
   readonly onChange?: (change: Change) => Promise<void> | void;
-  /** Called often while the target is gone through: a sign that something moves. */
+  /** Called often during a survey, as a sign of life. */
   readonly onStep?: () => void;
-  /** Called with each sentence about what could not be checked. */
+  /** Called with a sentence for each check that was impossible. */
   readonly onUnchecked?: (text: string) => void;
 }
 
@@ -92,18 +88,18 @@ export class WriteBudget {
     this.#max = maxBytes;
   }
 
-  /** Before they are written or removed. Throws `WRITE_LIMIT`. */
+  /** Call it before bytes are written or removed. Throws `WRITE_LIMIT`. */
   take(bytes: number): void {
     this.#taken += bytes;
     if (this.#taken > this.#max) throw tooMuch(this.#max);
   }
 
-  /** Bytes that were taken, and not written. */
+  /** Returns bytes that were not written. */
   giveBack(bytes: number): void {
     this.#taken -= bytes;
   }
 
-  /** Throws `WRITE_LIMIT`: nothing has been changed. */
+  /** Throws `WRITE_LIMIT` before anything is changed. */
   assertEnough({ bytesDifferent, bytesRemoved }: InPlaceCounters): void {
     if (bytesDifferent + bytesRemoved <= this.#max) return;
     const [written, removed] = [formatBytes(bytesDifferent), formatBytes(bytesRemoved)];

@@ -1,6 +1,6 @@
 import { codeOf, isCanceled, messageOf } from '../../base/index.ts';
 
-/** A part of a file or volume may be written when this is thrown. */
+/** The error for a file or volume that may be partly written. */
 export function asMixture(error: unknown): unknown {
   if (isCanceled(error)) return error;
   const text = `${messageOf(error)}; it may now hold bytes of before and of the snapshot: solve this and run the same command again`;

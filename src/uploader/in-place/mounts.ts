@@ -1,20 +1,19 @@
 import { readFileSync } from 'node:fs';
 
 /**
- * One row of `/proc/PID/mountinfo`
- * (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html).
+ * A row of `/proc/PID/mountinfo` (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html).
  */
 export interface Mount {
   /** `major:minor` of its file system. */
   readonly device: string;
-  /** What of the file system is mounted. */
+  /** The mounted directory of the file system. */
   readonly root: string;
-  /** Where. */
+  /** The mount point. */
   readonly point: string;
   readonly type: string;
 }
 
-/** A file by its file system, whatever it is called in which container. */
+/** Identifies a file by its file system, independent of containers. */
 export interface Place {
   readonly device: string;
   readonly path: string;
@@ -31,7 +30,7 @@ export function parseMounts(text: string): Mount[] {
   });
 }
 
-/** Undefined where they cannot be read. */
+/** Undefined if they cannot be read. */
 export function mountsOf(process: string): Mount[] | undefined {
   try {
     return parseMounts(readFileSync(`${process}/mountinfo`, 'utf8'));
@@ -40,13 +39,10 @@ export function mountsOf(process: string): Mount[] | undefined {
   }
 }
 
-/** Whether a path is this directory or below it. */
 export const isBelow = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(directory === '/' ? '/' : `${directory}/`);
 
-/**
- * Where an absolute path of these mounts leads to. Of mounts over one another the last one counts.
- */
+/** The place of an absolute path in these mounts. If mounts are stacked, the last counts. */
 export function placeOf(mounts: readonly Mount[], path: string): Place | undefined {
   let found: Mount | undefined;
   for (const mount of mounts) {
@@ -59,7 +55,7 @@ export function placeOf(mounts: readonly Mount[], path: string): Place | undefin
   return { device: found.device, path: inside.replace(/(.)\/+$/, '$1') || '/', type: found.type };
 }
 
-/** Space, tab, newline and backslash are three octal digits there. */
+/** In mountinfo, space, tab, newline and backslash are three octal digits. */
 const unescape = (text: string): string =>
   text.replaceAll(/\\([0-7]{3})/g, (_, digits: string) =>
     String.fromCharCode(Number.parseInt(digits, 8)),

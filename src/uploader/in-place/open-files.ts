@@ -2,9 +2,9 @@ import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
 import { isBelow, type Mount, mountsOf, type Place, placeOf } from './mounts.ts';
 
-/** What is looked for: a directory with all below it, a file, or a block device by its number. */
+/** The target of a search: a directory and its subtree, a file, or a block device by its number. */
 export interface Sought {
-  /** Absolute and without links in it. */
+  /** Absolute, without links. */
   readonly path: string;
   /** `rdev` of a block device. */
   readonly deviceNumber?: number;
@@ -18,30 +18,29 @@ export interface Use {
 }
 
 export interface OpenFiles {
-  /** The first ones. */
+  /** The first uses. */
   readonly uses: readonly Use[];
-  /** Processes that this user may not look into. */
+  /** Processes that this user may not inspect. */
   readonly unseenProcesses: number;
-  /** False where only the processes of this container are there to be seen. */
+  /** False if only the processes of this container are visible. */
   readonly seesWholeMachine: boolean;
 }
 
-/** Enough for a message. */
 const USES_MAX = 10;
-/** Looks at processes between two turns of the event loop. */
+/** Processes that are inspected between two turns of the event loop. */
 const TURN_PROCESSES = 64;
 /**
- * `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the machine's own process numbers.
+ * `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the PID namespace of the machine.
  */
 const MACHINE_PIDS = 'pid:[4026531836]';
-/** To ask such a file system about a file may take for ever. */
+/** Requests to such a file system may hang forever. */
 const IS_REMOTE = /^(nfs|cifs|smb|fuse|ceph|9p|lustre|glusterfs|afs)/;
 const DELETED = / \(deleted\)$/;
 
 /**
- * Looks for processes that have something of the target open, mapped, as their program or as their
- * directory, in this or another container: files are compared by file system and path in it.
- * Nothing is asked of a file system that is far away.
+ * Finds processes that use the target: as an open or mapped file, as their program, or as their
+ * directory. Also finds processes in other containers, because it compares file systems and paths.
+ * Makes no request to a remote file system.
  */
 export async function findOpenFiles(
   sought: Sought,
@@ -70,7 +69,7 @@ class Search {
   readonly #sought: Sought;
   readonly #place: Place | undefined;
   readonly #proc: string;
-  /** By the number of their name space. */
+  /** Keys are numbers of mount namespaces. */
   readonly #mounts = new Map<string, readonly Mount[]>();
   readonly #ancestors: ReadonlySet<number>;
 
@@ -81,7 +80,7 @@ class Search {
     this.#ancestors = ancestorsOf(proc, process.ppid);
   }
 
-  /** Of an image file: loop devices and swap have no process. */
+  /** Loop devices and swap use a file without a process. */
   addKernelUses(own: readonly Mount[], sys: string): void {
     for (const name of namesIn(`${sys}/block`)) {
       const file = textOf(`${sys}/block/${name}/loop/backing_file`)?.trim().replace(DELETED, '');
@@ -100,7 +99,7 @@ class Search {
     const mounts = namespace === undefined ? undefined : this.#mountsIn(namespace, path);
     const descriptors = mounts && listing(`${path}/fd`);
     if (!mounts || !descriptors) {
-      // It may have ended meanwhile.
+      // The process may have ended meanwhile.
       if (namesIn(path).length > 0) this.unseen++;
       return;
     }
@@ -157,15 +156,13 @@ class Search {
   }
 }
 
-/**
- * The shell from which this was started may well stand in the target; it has nothing open there.
- */
+/** The shell that started this process may stand in the target without an open file there. */
 function ancestorsOf(proc: string, parent: number): ReadonlySet<number> {
   const ancestors = new Set<number>();
   for (let pid = parent; pid > 0 && !ancestors.has(pid);) {
     ancestors.add(pid);
     const stat = textOf(`${proc}/${pid}/stat`) ?? '';
-    // The name in brackets may hold anything.
+    // The name in brackets may contain any character.
     pid = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1] ?? 0);
   }
   return ancestors;

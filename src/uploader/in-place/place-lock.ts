@@ -6,9 +6,8 @@ import { CodedError, posix, printable } from '../../base/index.ts';
 const { O_RDONLY, O_DIRECTORY } = constants;
 
 /**
- * Keeps two restores in place from one target, and from targets one of which is below the other:
- * the target is locked for this one alone, and each directory above it on the same file system in a
- * way that others may share, but nobody may have for himself.
+ * Prevents two restores in place of the same target, or of nested targets. Takes an exclusive lock
+ * on the target. Takes a shared lock on each directory above it on the same file system.
  */
 export class PlaceLock implements AsyncDisposable {
   readonly #above: fs.FileHandle[] = [];
@@ -18,9 +17,9 @@ export class PlaceLock implements AsyncDisposable {
   }
 
   /**
-   * Locks what is open as `descriptor`, until that is closed, and what is above it, until this is
-   * disposed of. `path`: absolute and without links in it. A device has nothing above it.
-   * `onUnchecked` is called with what cannot be locked. Throws `TARGET_IN_USE`.
+   * Locks the open `descriptor` until it is closed, and the directories above until this is
+   * disposed. `path` is absolute, without links. A device has no directories above. Calls
+   * `onUnchecked` for each place that cannot be locked. Throws `TARGET_IN_USE`.
    */
   static async take(
     target: { readonly path: string; readonly descriptor: number; readonly isDevice: boolean },
@@ -56,8 +55,7 @@ export class PlaceLock implements AsyncDisposable {
         continue;
       }
       this.#above.push(handle);
-      // What is above the root of a file system is of another one, which nobody restores through
-      // this one.
+      // The parent is on another file system. No restore reaches this target through it.
       if ((await handle.stat()).dev !== dev) return;
       if (posix().tryLock(handle.fd, 'shared') === false)
         throw isTaken(`${printable(at)}, above ${printable(path)},`);

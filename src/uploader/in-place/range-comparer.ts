@@ -19,34 +19,33 @@ import type {
 
 interface Waiting {
   readonly range: RangeToCompare;
-  /** Descriptor for direct reads, for a range that is read so. */
+  /** Descriptor for a direct read; undefined for other reads. */
   direct: number | undefined;
   readonly resolve: (isEqual: boolean) => void;
   readonly reject: (error: unknown) => void;
 }
 
 /**
- * What a thread reads and hashes in one go. Our choice: at the end of each task some lanes of the
- * hash are empty, which costs little in a long one; and where less waits, all threads get some of
- * it.
+ * Bytes that a thread reads and hashes in one task. Our choice: lanes of the hash idle at the end
+ * of each task, which matters less in a long task. With few bytes waiting, all threads get a share.
  */
 const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
-/** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
+/** Bytes that the kernel reads ahead after a task. Our choice. */
 const AHEAD_BYTES = 16 << 20;
-/** No splitter makes longer contents, by far. */
+/** All splitters make much shorter contents. */
 export const LONGEST_BYTES = BATCH_BYTES.most;
-/** Small files of one task. */
+/** Most small files in one task. */
 const BATCH_RANGES = 512;
-/** Tasks beyond those that the threads work on, so that none waits for this thread. */
+/** Extra tasks, so that threads do not wait for this thread. */
 const TASKS_AHEAD = 1;
 
-/** Reads ranges of the target and compares their hashes with contents; threads do both. */
+/** Compares ranges of the target with hashes of contents. Threads read and hash. */
 export class RangeComparer {
   readonly #pool: ThreadPool;
   readonly #bytes: Uint8Array;
   readonly #slabs: SharedSlabs;
   readonly #batcher: HashBatcher;
-  /** Direct reads that are under way. */
+  /** Running direct reads. */
   #reads = 0;
   #isDirectRefused = false;
   readonly #signal: AbortSignal;
@@ -60,20 +59,20 @@ export class RangeComparer {
     this.#pool = dataPath.pool;
     this.#bytes = dataPath.arena.bytes;
     this.#slabs = new SharedSlabs(dataPath.slabAddresses);
-    // What is still read brings company for what waits to be hashed.
+    // Running reads will bring more messages to hash in parallel.
     this.#batcher = new HashBatcher(this.#pool, () => this.#reads === 0);
     this.#batcher.beginStream();
     this.#signal = signal;
   }
 
   /**
-   * Whether these bytes are those of the content. `direct`: another descriptor of the file, for
-   * reads past the page cache. Throws what the system says when they cannot be read. Both
-   * descriptors must stay open until it is known.
+   * Whether a range has the bytes of the content. `direct` is another descriptor of the file, for
+   * reads past the page cache. Both descriptors must stay open until it settles. Rejects with
+   * system errors of reads.
    */
   isEqual(range: RangeToCompare, direct?: number): Promise<boolean> {
-    // It counts as different, and whoever fetches the content learns how long it is: a list that
-    // lies must not make anybody read a whole volume for it.
+    // Counts as different without reading. Fetching the content then shows its real length. So a
+    // false length in a list cannot force long reads.
     if (range.length > LONGEST_BYTES) return Promise.resolve(false);
     const isDirect = !this.#isDirectRefused && direct !== undefined && isForDirectReads(range);
     return new Promise((resolve, reject) => {
@@ -81,7 +80,7 @@ export class RangeComparer {
       this.#waitingBytes += range.length;
       if (this.#isPumpDue) return;
       this.#isPumpDue = true;
-      // What is asked for in the same turn goes together.
+      // Ranges of the same turn go into one task.
       setImmediate(() => {
         this.#isPumpDue = false;
         this.#pump();
@@ -98,7 +97,7 @@ export class RangeComparer {
     }
   }
 
-  /** Threads read and hash. False where nothing can be started now. */
+  /** Threads read and hash. Returns false if nothing can start now. */
   #startTask(): boolean {
     if (this.#running >= this.#pool.threads + TASKS_AHEAD) return false;
     const slab = this.#slabs.takeWhole();
@@ -113,14 +112,11 @@ export class RangeComparer {
     return true;
   }
 
-  /**
-   * A direct read, which no thread waits for; then threads hash. False where it can't be started
-   * now.
-   */
+  /** A direct read, without a thread, before threads hash. Returns false if it can't start now. */
   #startRead(next: Waiting): boolean {
     const length = directBytes(next.range);
     if (length > this.#slabs.totalBytes) {
-      // Longer than all memory there is: threads read it part by part.
+      // Longer than all memory, so threads read it in parts.
       next.direct = undefined;
       return true;
     }
@@ -140,7 +136,7 @@ export class RangeComparer {
     return batch;
   }
 
-  /** How many of those that wait go into one task. */
+  /** The number of waiting ranges for one task. */
   #nextRanges(): number {
     const share = this.#waitingBytes / this.#pool.threads;
     const most = Math.min(BATCH_BYTES.most, Math.max(BATCH_BYTES.least, share));
@@ -154,7 +150,7 @@ export class RangeComparer {
     return ranges;
   }
 
-  /** What the disk can bring while threads hash: the beginning of what comes after this task. */
+  /** Ranges after this task, which the disk reads while threads hash. */
   #ahead(): FileRange[] {
     const ahead: FileRange[] = [];
     let bytes = 0;
@@ -175,7 +171,7 @@ export class RangeComparer {
       this.#signal.throwIfAborted();
       resolve(Buffer.compare(range.hash, await this.#batcher.hash(spans)) === 0);
     } catch (error) {
-      // It was the last one that could bring company.
+      // No other read can bring more messages now.
       if (this.#reads === 0) this.#batcher.flush();
       if (!isRefusal(error)) {
         reject(error);

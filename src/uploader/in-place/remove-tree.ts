@@ -2,34 +2,33 @@ import { shareOfDescriptors, systemCode } from '../../base/index.ts';
 import type { TargetDirectory } from '../target-directory.ts';
 import { assertSameMount } from './same-mount.ts';
 
-/** Directories that are open on the way down; a deeper tree gives those above back meanwhile. */
+/** Directories open on the way down. In a deeper tree, upper directories are closed meanwhile. */
 const HELD_SHARE = 1 / 8;
 const HELD_MAX = 1024;
-/** What may be made in a directory while it is emptied. Our choice. */
+/** Tries to empty a directory in which others create files. Our choice. */
 const TRIES = 3;
 
 export interface RemoveRules {
   readonly signal: AbortSignal;
-  /** Of the target's root. */
+  /** Mount id of the target's root. */
   readonly mountId: string;
   /**
-   * Decides whether an entry below the removed directory goes, by its path and the length of a
-   * file. All entries go without this function.
+   * Whether an entry below the removed directory is removed, by its path and, for a file, its
+   * length. Without this function all entries are removed.
    */
   readonly takes?: ((path: string, isDirectory: boolean, bytes: number) => boolean) | undefined;
-  /** Whether all that is in a directory stays. */
+  /** Whether all entries of a directory stay. */
   readonly keepsAll?: ((directory: TargetDirectory) => Promise<boolean>) | undefined;
-  /** Looks only: nothing is removed. */
   readonly dryRun?: boolean;
-  /** With its length, before a file is removed. What it throws ends the removal. */
+  /** Called with the length of a file before its removal. An error ends the removal. */
   readonly beforeFile?: (bytes: number) => void;
-  /** `bytes`: its length, of a file. */
+  /** `bytes`: the length of a file. */
   readonly onRemoved: (path: string, bytes: number) => Promise<void> | void;
 }
 
 /**
- * Removes a directory with all below it, never through a link, and never what is mounted there.
- * False when something in it is to stay, and then it stays. Throws system errors,
+ * Removes a directory with its subtree. Follows no link, and removes nothing that is mounted there.
+ * Returns false if something stays; the directory then stays too. Throws system errors,
  * `MOUNT_BELOW_TARGET`.
  */
 export async function removeTree(
@@ -38,7 +37,7 @@ export async function removeTree(
   rules: RemoveRules,
 ): Promise<boolean> {
   const heldMax = shareOfDescriptors(HELD_SHARE, HELD_MAX);
-  /** Returns whether nothing stays. */
+  /** Returns true if nothing stays. */
   const empty = async (directory: TargetDirectory, path: string): Promise<boolean> => {
     let isEmpty = true;
     const directories: Buffer[] = [];
@@ -66,7 +65,7 @@ export async function removeTree(
     const directory = await (rules.dryRun === true ? above.open(at) : above.openToChange(at));
     try {
       assertSameMount(directory.descriptor, rules.mountId, directory.shown);
-      // The first one above is the caller's, who may be using it.
+      // The caller may use its own directory, so that stays open.
       const isDeep = above !== parent && directory.openCount > heldMax;
       if (isDeep) await above.park();
       let isEmpty: boolean;
@@ -86,7 +85,7 @@ export async function removeTree(
   return remove(parent, name, '');
 }
 
-/** Some file systems leave names out that come after one that is removed. */
+/** Some file systems skip names after a removed name. */
 async function removeEmptied(
   above: TargetDirectory,
   name: Buffer,
@@ -103,7 +102,7 @@ async function removeEmptied(
   }
 }
 
-/** Also where the file system does not tell with the name. */
+/** Also works if the file system lists names without types. */
 export async function isDirectoryIn(
   directory: TargetDirectory,
   entry: { readonly name: Buffer; isDirectory(): boolean; isFile(): boolean },

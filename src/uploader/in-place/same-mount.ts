@@ -3,8 +3,8 @@ import { CodedError, pinnedPath, printable } from '../../base/index.ts';
 import { isBelow, mountsOf } from './mounts.ts';
 
 /**
- * Number of the mount through which a descriptor was opened, also where one file system is mounted
- * twice; '' where it cannot be read.
+ * Id of the mount through which a descriptor was opened, also if a file system is mounted twice; ''
+ * if it is unknown.
  */
 function mountIdOf(descriptor: number): string {
   try {
@@ -15,9 +15,9 @@ function mountIdOf(descriptor: number): string {
   }
 }
 
-/** The directory that is brought back, as it was when it was locked. */
+/** Identity of the restored directory at the time of its lock. */
 export interface TargetRoot {
-  /** Absolute and without links in it. */
+  /** Absolute, without links. */
   readonly path: string;
   readonly mountId: string;
   readonly device: bigint;
@@ -29,7 +29,7 @@ export function targetRoot(path: string, descriptor: number): TargetRoot {
   return { path, mountId: mountIdOf(descriptor), device, inode };
 }
 
-/** What was opened again by its path. Throws `TARGET_CHANGED`. */
+/** Checks a directory that was opened again by its path. Throws `TARGET_CHANGED`. */
 export function assertSameRoot(descriptor: number, root: TargetRoot): void {
   const { mountId, device, inode } = targetRoot(root.path, descriptor);
   if (mountId === root.mountId && device === root.device && inode === root.inode) return;
@@ -37,12 +37,12 @@ export function assertSameRoot(descriptor: number, root: TargetRoot): void {
   throw new CodedError('TARGET_CHANGED', text);
 }
 
-/** What is opened below the target has to be of its own mount. Throws `MOUNT_BELOW_TARGET`. */
+/** Entries below the target must be on its own mount. Throws `MOUNT_BELOW_TARGET`. */
 export function assertSameMount(descriptor: number, mountId: string, shown: string): void {
   if (mountIdOf(descriptor) !== mountId) throw mountBelow(shown);
 }
 
-/** Before anything is changed. Throws `MOUNT_BELOW_TARGET`. */
+/** Call it before anything is changed. Throws `MOUNT_BELOW_TARGET`. */
 export function assertNoMountBelow(target: string): void {
   const below = mountsOf('/proc/self')?.find(
     ({ point }) => point !== target && isBelow(point, target),

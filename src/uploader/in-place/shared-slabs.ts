@@ -10,21 +10,21 @@ interface Slab {
 
 /** Room for one range. */
 export interface SlabRoom {
-  /** Together as long as was asked for, in their order. */
+  /** Their total length is the requested length, in order. */
   readonly spans: readonly Span[];
-  /** Those that the spans lie in, one for each. */
+  /** The slab of each span. */
   readonly slabs: readonly Slab[];
 }
 
 /**
- * Slabs that ranges of any length share: they lie one behind the other, and a slab is free again
- * when all that is in it was given back.
+ * Slabs that ranges of any length share. Ranges lie one behind the other. A slab is free again when
+ * all its ranges were given back.
  */
 export class SharedSlabs {
   /** Bytes of all slabs. */
   readonly totalBytes: number;
   readonly #free: number[];
-  /** The one that is being filled; somebody uses it. */
+  /** The slab being filled. */
   #current: Slab | undefined;
 
   constructor(addresses: readonly number[]) {
@@ -32,7 +32,7 @@ export class SharedSlabs {
     this.totalBytes = addresses.length * SLAB_BYTES;
   }
 
-  /** Undefined while there is not enough. The caller gives it back once. */
+  /** Undefined if there is not enough. The caller must give it back once. */
   take(lengthBytes: number): SlabRoom | undefined {
     const inCurrent = this.#current ? SLAB_BYTES - this.#current.usedBytes : 0;
     if (lengthBytes > inCurrent + this.#free.length * SLAB_BYTES) return undefined;
@@ -58,7 +58,7 @@ export class SharedSlabs {
     }
   }
 
-  /** A whole slab, as its address; undefined while there is none. */
+  /** The address of a whole slab; undefined if none is free. */
   takeWhole(): number | undefined {
     return this.#free.pop();
   }

@@ -21,11 +21,11 @@ import { assertNoMountBelow, type TargetRoot, targetRoot } from './same-mount.ts
 import { type SurveyTask, TreeSurvey } from './tree-survey.ts';
 
 /**
- * Brings an existing directory back to a snapshot. Files are compared, and different ones are
- * written. Then extra entries are removed, unless something failed before. The next run completes
- * a run that was stopped. Throws `DAMAGED_BLOB` and `TARGET_FULL` before anything is changed.
- * Also throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `MOUNT_BELOW_TARGET`, `WRITE_LIMIT`.
- * An incomplete snapshot is `SNAPSHOT_INCOMPLETE`. For other codes see `restoreTree`.
+ * Brings an existing directory back to a snapshot. Compares files, and writes the differing ones.
+ * Then removes extra entries, unless something failed before. A later run completes an interrupted
+ * run. Throws `DAMAGED_BLOB` and `TARGET_FULL` before anything is changed. Also throws
+ * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `MOUNT_BELOW_TARGET`, `WRITE_LIMIT`. An incomplete snapshot
+ * is `SNAPSHOT_INCOMPLETE`. For other codes see `restoreTree`.
  */
 export async function restoreTreeInPlace(
   repository: Repository,
@@ -59,14 +59,14 @@ export async function restoreTreeInPlace(
       (await run.survey('count', counted)).throwIfFailed();
       new WriteBudget(options.maxWriteBytes).assertEnough(counted);
       assertNotAllRemoved(root, counted);
-      // From here on they tell of what is written.
+      // From here on the counters are about the writes.
       if (options.counters) Object.assign(options.counters, newRestoreCounters());
     }
     if (options.removeFirst === true) {
       const removal = await run.survey('remove', result);
       if (removal.signal.aborted) removal.throwIfFailed();
       await run.restore(result);
-      // What could not be removed kept nothing else from being restored.
+      // A failed removal did not stop the restore.
       removal.throwIfFailed();
     } else {
       await run.restore(result);
@@ -84,7 +84,7 @@ class TreeInPlace {
   readonly #root: DirectoryEntry;
   readonly #target: TargetRoot;
   readonly #options: InPlaceOptions;
-  /** Of all that is changed. */
+  /** Budget for all changes. */
   readonly #budget: WriteBudget;
 
   constructor(
@@ -100,7 +100,7 @@ class TreeInPlace {
     this.#budget = new WriteBudget(options.maxWriteBytes);
   }
 
-  /** Returns what failed. */
+  /** Returns the report with the failures. */
   async survey(task: SurveyTask, result: InPlaceCounters): Promise<RestoreReport> {
     const { onChange, ...options } = this.#options;
     const isTold = this.#options.dryRun === true || task === 'remove';
@@ -123,7 +123,7 @@ class TreeInPlace {
     if (task === 'remove') await directory.allowChanges();
     try {
       await survey.run(this.#root, directory);
-      // The restore was flushed before.
+      // The restore flushed its own writes before.
       if (task === 'remove' && result.removed > 0 && !report.signal.aborted) {
         await this.#repository.dataPath?.pool.syncFilesystem(directory.descriptor);
       }
@@ -136,7 +136,7 @@ class TreeInPlace {
   /** Counts new bytes, and entries that would be removed. Contents are not compared. */
   async countRoom(): Promise<InPlaceCounters> {
     const counted = newInPlaceCounters();
-    // The restore names entries that cannot be read.
+    // The restore reports unreadable entries.
     await this.survey('room', counted);
     this.#options.signal.throwIfAborted();
     return counted;
@@ -147,7 +147,7 @@ class TreeInPlace {
     await assertRestorable(this.#repository, this.#root, this.#options, differs);
   }
 
-  /** Whether the contents of an entry are needed to restore it. */
+  /** Whether a restore needs the contents of an entry. */
   async #differs(walked: WalkedEntry): Promise<boolean> {
     const report = new RestoreReport({ ...this.#options, counters: newRestoreCounters() });
     const files = this.#files(report, newInPlaceCounters());
@@ -174,7 +174,7 @@ class TreeInPlace {
       signal,
       counters,
       inPlace: (report) => this.#files(report, result),
-      // Of what is written whole.
+      // For files that are written whole.
       sparse: true,
       devices,
       ...(selection && { selection }),
@@ -192,8 +192,8 @@ class TreeInPlace {
 }
 
 /**
- * A snapshot of a volume that was not mounted holds nothing, and has nothing to write: a bound for
- * that would stop nobody. Throws `WRITE_LIMIT`.
+ * The snapshot of an unmounted volume is empty and writes nothing, so the limit would not apply.
+ * Throws `WRITE_LIMIT`.
  */
 function assertNotAllRemoved({ summary }: DirectoryEntry, { removed }: InPlaceCounters): void {
   if (!summary || removed === 0 || summary.files + summary.symlinks > 0) return;
@@ -218,8 +218,8 @@ async function openTarget(target: string): Promise<{ handle: fs.FileHandle; path
 }
 
 /**
- * What a snapshot lacks because it could not be read must not be removed for that. Throws
- * `SNAPSHOT_INCOMPLETE`.
+ * Throws `SNAPSHOT_INCOMPLETE` if entries of the snapshot could not be read. A restore would remove
+ * them.
  */
 function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): void {
   if (root.type !== 'd') {
@@ -237,8 +237,8 @@ function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): vo
 }
 
 /**
- * The one file of a raw volume has the path of its device as its name. All of a directory would go,
- * and nothing come back. Throws `TARGET_UNUSABLE`.
+ * Throws `TARGET_UNUSABLE` for a snapshot of a raw volume. Its only file is named by the path of
+ * the device. A restore would remove the whole directory.
  */
 async function assertTree(
   { contents }: Repository,

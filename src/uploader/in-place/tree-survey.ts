@@ -27,14 +27,14 @@ import type {
 import { isDirectoryIn, removeTree } from './remove-tree.ts';
 import { assertSameMount, type TargetRoot } from './same-mount.ts';
 
-/** Entries that are compared at once. */
+/** Entries compared in parallel. */
 const COMPARED_MAX = 64;
-/** Directories that are looked at beside each other. */
+/** Directories surveyed in parallel. */
 const DIRECTORIES_MAX = 8;
-/** Directories that are open on the way down. */
+/** Directories open on the way down. */
 const HELD_SHARE = 1 / 8;
 const HELD_MAX = 1024;
-/** Belongs to the file system, which wants it for repairs, and not to the volume's owner. */
+/** This directory belongs to the file system, which needs it for repairs. */
 const LOST_AND_FOUND = 'lost+found';
 
 export interface SurveyParts {
@@ -53,14 +53,14 @@ export interface SurveyParts {
  */
 export type SurveyTask = 'count' | 'room' | 'remove';
 
-/** A directory that is entered from above. */
+/** The parent of a directory. */
 interface Above {
   readonly parent: TargetDirectory | undefined;
   readonly path: string;
   readonly rules: BackupRules | undefined;
 }
 
-/** Goes through a snapshot and a target side by side, before anything is written. */
+/** Compares a snapshot and a target, directory by directory, before anything is written. */
 export class TreeSurvey {
   readonly #parts: SurveyParts;
   readonly #task: SurveyTask;
@@ -86,7 +86,7 @@ export class TreeSurvey {
     }
   }
 
-  /** `directory` is undefined where there is none: then all of it is to be created. */
+  /** Without `directory`, all its entries are to be created. */
   async #visit(
     entry: DirectoryEntry,
     directory: TargetDirectory | undefined,
@@ -97,7 +97,7 @@ export class TreeSurvey {
     const { signal } = report;
     const names = new NameSet();
     let count = 0;
-    // None of it rejects.
+    // These promises never reject.
     const beside = new Set<Promise<void>>();
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
@@ -118,21 +118,21 @@ export class TreeSurvey {
         }
       }
     } catch (error) {
-      // What the snapshot has here is not known: nothing is taken for more than that.
+      // The snapshot's entries are unknown here, so nothing counts as extra.
       report.fail(this.#shown(path), error);
       return;
     } finally {
       await Promise.all(beside);
     }
     if (!directory) return;
-    // A cache is stored as an empty directory.
+    // The backup stores a cache as an empty directory.
     if (count > 0 || (await rules?.isCache(directory)) !== true) {
       await this.#extras(directory, names, path, rules);
     }
     if (this.#task !== 'room' && !signal.aborted) await this.#attributes(directory, entry, path);
   }
 
-  /** A removal changes the time of its directory. */
+  /** Counts or sets attributes. A removal has changed the time of its directory. */
   async #attributes(
     directory: TargetDirectory,
     entry: DirectoryEntry,
@@ -146,7 +146,7 @@ export class TreeSurvey {
       await this.#tell('attributes', path, 0);
       return;
     }
-    // Set once more, and counted by the restore.
+    // Set again; the restore has already counted it.
     await repository.dataPath?.pool
       .setAttributes(directory.descriptor, wanted, false)
       .catch((error: unknown) => {
@@ -155,7 +155,7 @@ export class TreeSurvey {
     directory.hasNewAttributes();
   }
 
-  /** Adds the bytes that a file needs beyond the old file. */
+  /** Adds the bytes that a new file needs beyond the length of the old file. */
   async #countRoom(
     entry: DirectoryEntry,
     directory: TargetDirectory | undefined,
@@ -169,7 +169,7 @@ export class TreeSurvey {
     }
   }
 
-  /** What is meant; all names of the snapshot are noted. */
+  /** The selected entries. Records all names of the snapshot. */
   #entriesOf({ objectId }: DirectoryEntry, path: string, names: NameSet): Batches {
     const { repository, report, options } = this.#parts;
     const { signal } = report;
@@ -179,8 +179,7 @@ export class TreeSurvey {
     const all = (async function* () {
       for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
         for (const entry of entries) {
-          // What is of such a snapshot was never in this directory: nothing here is taken for more
-          // than it has.
+          // An unsafe name never was in this directory. Throw, so that nothing counts as extra.
           if (isRemoving) diskNameOf(entry);
           rawNames.assertFirst(entry);
           names.add(keyOfEntry(entry));
@@ -191,7 +190,7 @@ export class TreeSurvey {
     return selection ? selection.entriesOf({ repository, signal }, path, all) : all;
   }
 
-  /** Beside the others while there is room, else in this very line of descent. */
+  /** Surveys in parallel while there is room, else in this call. */
   async #enter(child: DirectoryEntry, above: Above, beside: Set<Promise<void>>): Promise<void> {
     if (!this.#directories.tryAcquire()) {
       await this.#descend(child, above, () => Promise.all(beside));
@@ -205,8 +204,7 @@ export class TreeSurvey {
   }
 
   /**
-   * With `settle`, which ends all other work in the parent, that one need not stay open. Never
-   * rejects.
+   * `settle` waits for all other work in the parent, so the parent can be closed. Never rejects.
    */
   async #descend(
     entry: DirectoryEntry,
@@ -303,8 +301,8 @@ export class TreeSurvey {
   }
 
   /**
-   * A directory that gives way to a file or link goes with all below it; throws as the restore
-   * would where something is to stay.
+   * A file or link replaces a directory with its whole subtree. Throws like the restore if
+   * something must stay.
    */
   async #countDirectory(
     directory: TargetDirectory,
@@ -318,7 +316,7 @@ export class TreeSurvey {
     );
   }
 
-  /** A link takes the place of whatever is there. */
+  /** A link replaces any entry. */
   async #countInTheWay(
     directory: TargetDirectory,
     entry: DirectoryEntry,
@@ -346,7 +344,7 @@ export class TreeSurvey {
     return isSame ? 'same' : 'attributes';
   }
 
-  /** What the snapshot does not have. */
+  /** Counts or removes entries that the snapshot lacks. */
   async #extras(
     directory: TargetDirectory,
     names: NameSet,
@@ -362,7 +360,7 @@ export class TreeSurvey {
         this.#parts.options.onStep?.();
         if (!(await this.#isExtra(directory, named, { names, path, rules }))) continue;
         if (this.#task === 'room') {
-          // Removed in any case: a killed restore in place may have left most of a large file.
+          // Always removed: a killed restore in place may have left most of a large file.
           const isLeft = isUnfinished(String(named.name)) && named.isFile();
           if (isLeft && this.#parts.options.dryRun !== true) {
             await directory.removeNamed(named.name, false);
@@ -389,7 +387,8 @@ export class TreeSurvey {
     const name = decodeGoUtf8(named.name);
     const isText = isUtf8(named.name);
     if (names.has(keyOfName(isText ? name : named.name))) return false;
-    // Kopia stores a name that is not UTF-8 with other characters: what looks like it may be it.
+    // Kopia replaces characters of names that are not UTF-8. An equal stored name may be this
+    // entry.
     if (!isText && names.has(name)) {
       result.kept++;
       return false;
@@ -398,7 +397,7 @@ export class TreeSurvey {
     const isDirectory = await isDirectoryIn(directory, named);
     const isTaken = options.selection?.takes(`${path}/${name}`, isDirectory) !== false;
     const isOfFileSystem = path === '' && name === LOST_AND_FOUND && isDirectory;
-    // Snapshots hold no devices, pipes and sockets: that they are not in it says nothing.
+    // Snapshots hold no devices, pipes and sockets, so their absence proves nothing.
     const isSpecial =
       !isDirectory &&
       !named.isFile() &&

@@ -23,9 +23,9 @@ import { RangeComparer } from './range-comparer.ts';
 const { O_RDONLY, O_RDWR, O_EXCL, O_NONBLOCK } = constants;
 
 /**
- * Brings a device or an image of exactly the volume's size back to a snapshot: reads it, and writes
- * the contents that differ. All differences are known before the first write. Throws
- * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what `restoreBlocks` throws.
+ * Brings a device, or an image of exactly the volume's size, back to a snapshot. Reads it, and
+ * writes the differing contents. Finds all differences before the first write. Throws
+ * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `WRITE_LIMIT`, and errors of `restoreBlocks`.
  */
 export async function restoreBlocksInPlace(
   repository: Repository,
@@ -92,7 +92,7 @@ export async function restoreBlocksInPlace(
   return result;
 }
 
-/** Whose message needs no "cannot restore" before it. */
+/** Errors whose message needs no "cannot restore" before it. */
 const isTold = (error: unknown): boolean =>
   error instanceof CodedError && ['TARGET_IN_USE', 'WRITE_LIMIT'].includes(error.code);
 
@@ -103,7 +103,7 @@ async function openVolume(
 ): Promise<{ handle: fs.FileHandle; device: { deviceNumber?: number } }> {
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
-  // Looked at before it is opened for writing, and opened again by what was looked at.
+  // Checked before it is opened for writing, and opened again through the checked descriptor.
   const looked = await fs.open(target, O_RDONLY | O_NONBLOCK).catch((cause: unknown) => {
     const isMissing = systemCode(cause) === 'ENOENT';
     const text = 'it does not exist; --in-place needs the volume that is to be brought back';
@@ -121,7 +121,7 @@ async function openVolume(
         `it has ${found} bytes, but the volume of the snapshot has ${sizeBytes}; --in-place needs the same size`,
       );
     }
-    // Of a device that is mounted, or that another one is made of, the kernel refuses this.
+    // The kernel refuses `O_EXCL` for a device that is mounted, or part of another device.
     const flags = (isReadOnly ? O_RDONLY : O_RDWR) | O_NONBLOCK | (isDevice ? O_EXCL : 0);
     const handle = await fs.open(pinnedPath(looked.fd), flags).catch((cause: unknown) => {
       if (systemCode(cause) !== 'EBUSY') throw unusable(messageOf(cause), cause);
