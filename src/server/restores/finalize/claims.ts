@@ -17,26 +17,24 @@ export interface ClaimsOptions {
   readonly signal: AbortSignal;
 }
 
-/** What became of a claim whose volume was provisioned anew. */
+/** Result for a claim with a newly provisioned volume. */
 export type ClaimOutcome =
   | { readonly kind: 'done' }
-  /** Its volume stays as it is, which is no error. */
+  /** The volume stays unchanged, which is not an error. */
   | { readonly kind: 'skipped'; readonly why: string }
   | { readonly kind: 'failed'; readonly why: string }
   | { readonly kind: 'waiting'; readonly why: string };
 
-/**
- * Claims looked at at once, of one restore: three requests each. Our choice; Velero: three claims.
- */
+/** Claims handled at once, with three requests each. Our choice; Velero: three claims. */
 const AT_ONCE = 8;
-/** Actions whose operation fills a claim: Velero's, and ours in its place. */
+/** Actions whose operation fills a claim: Velero's and its Longshore replacement. */
 const CLAIM_ACTIONS = ['velero.io/csi-pvc-restorer', 'longshore.io/csi-pvc-restorer'];
 
 export const claimKey = ({ namespace, name }: ProvisionedClaim): string => `${namespace}/${name}`;
 
 /**
- * Looks at each claim once, and patches the volumes of those that are bound. May be repeated: a
- * volume that has everything is left alone.
+ * Checks each claim once, and patches the volumes of bound claims. May be repeated: finished
+ * volumes are skipped.
  */
 export async function patchVolumes(
   claims: readonly ProvisionedClaim[],
@@ -54,7 +52,7 @@ export async function patchVolumes(
   return outcomes;
 }
 
-/** By claim; of one that several operations are about, one that is not completed. */
+/** Phases by claim. If a claim has several operations, an uncompleted operation wins. */
 function operationPhases(operations: readonly Operation[]): Map<string, string> {
   const phases = new Map<string, string>();
   for (const { spec, status } of operations) {
@@ -80,7 +78,7 @@ async function outcomeOf(
     const isPending = claim?.status?.phase === 'Pending' && storageClassName !== '';
     if (isPending && !classes.has(storageClassName)) {
       const found = client.find(STORAGE_CLASSES, { name: storageClassName }, { signal });
-      // Whoever waits for it gets the rejection.
+      // The `await` below gets the rejection.
       found.catch(() => undefined);
       classes.set(storageClassName, found);
     }
@@ -107,7 +105,7 @@ async function outcomeOf(
     signal.throwIfAborted();
     if (isCode(error, 'LEADERSHIP_LOST')) throw error;
     const why = redactAndCut(messageOf(error));
-    // Somebody has changed it, or it is gone by now: looked at again.
+    // The volume was changed or deleted meanwhile, so retry.
     const isOther = isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND');
     return { kind: isOther || isPassing(error) ? 'waiting' : 'failed', why };
   }

@@ -11,8 +11,8 @@ import { storedResults } from '../operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../restore-kind.ts';
 
 /**
- * All lines that are added to the log of a restore after its run; its errors and warnings are
- * results as well. The same each time.
+ * All lines that the log of a restore gets after its run. Errors and warnings are also results.
+ * Every try returns the same lines.
  */
 export const endLines = (
   restore: Restore,
@@ -31,8 +31,8 @@ export const endLines = (
 ];
 
 /**
- * The status at the end, but for its time. Operations that the status does not count as failed yet,
- * and lost ones, are counted now.
+ * The final status, without its time. Also counts lost operations, and failed operations that were
+ * not counted yet.
  */
 export function endStatus(
   restore: Restore,
@@ -58,7 +58,7 @@ export function endStatus(
     phase: isWell ? 'Completed' : 'PartiallyFailed',
     ...(more > 0 && { errors: (before.errors ?? 0) + more }),
     ...(said.warnings > 0 && { warnings: (before.warnings ?? 0) + said.warnings }),
-    // As Go leaves out zeros.
+    // Like Go, leave out zeros.
     ...(attempted + lost > 0 && { restoreItemOperationsAttempted: attempted + lost }),
     ...(completed > 0 && { restoreItemOperationsCompleted: completed }),
     ...(failed > 0 && { restoreItemOperationsFailed: failed }),
@@ -76,9 +76,9 @@ export interface EndParts {
   readonly files: OpenBucket['files'] | undefined;
   readonly log: FinalizerLog;
   readonly volumeInfos: readonly RestoreVolumeInfo[] | undefined;
-  /** All lines to add to the log, with what `log` has by now. */
+  /** All lines to add to the log, including the current lines of `log`. */
   readonly lines: () => readonly LogLine[];
-  /** The status, with what `log` has by now. */
+  /** The status, including the current results of `log`. */
   readonly end: () => AfterRunStatus;
   readonly scratch: string;
   readonly assertLeading: () => void;
@@ -86,9 +86,8 @@ export interface EndParts {
 }
 
 /**
- * Stores the last lines, results and volume infos of a restore, and publishes its files.
- * If the bucket refuses a file at any step, one warning of the results says so.
- * Returns the status that goes with these files.
+ * Stores the last lines, results and volume infos of a restore, and publishes its files. If the
+ * bucket refuses a file, the results get a single warning. Returns the matching status.
  */
 export async function storeEnd(restore: Restore, parts: EndParts): Promise<AfterRunStatus> {
   const { archive, files, log, signal, assertLeading } = parts;
@@ -109,7 +108,7 @@ export async function storeEnd(restore: Restore, parts: EndParts): Promise<After
   const end = parts.end();
   const sealed = await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
   if (!archive.isWriteOnce) return sealed;
-  // Or their last names. An earlier server may have decided the end, and the files that go with it.
+  // The bucket may also refuse the final names. An earlier server may have decided the end.
   const left = await upload();
   if (left === undefined) return sealed;
   if (said === undefined) log.warn(left);

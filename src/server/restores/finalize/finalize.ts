@@ -60,44 +60,37 @@ export interface FinalizeRestoreOptions {
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
   readonly files: AfterRunFiles;
-  /** What this process knows of Restores that wait. */
+  /** State of waiting Restores in this process. */
   readonly waits: Waits;
-  /** Of its Backup, its location, its operations file, and what its run has left. */
   readonly absences: Absences;
-  /** Hooks that are left run there. */
+  /** Runs the remaining hooks. */
   readonly hooks: Pick<FollowedHooks, 'expire' | 'storeAgain'>;
-  /** Room for the log while something is added to it. */
+  /** Scratch space for the log while lines are added. */
   readonly scratch: string;
-  /** `--resource-timeout`: how long claims may take to be bound. */
+  /** `--resource-timeout`: how long claims may stay unbound. */
   readonly resourceTimeoutNs: Nanoseconds;
-  /**
-   * How long hooks that have no time of their own are waited for, where the Restore does not say
-   * how long its operations may take.
-   */
+  /** Time limit for hooks without a timeout, if the Restore sets none for its operations. */
   readonly hookTimeoutNs: Nanoseconds;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
 
-/** As Velero polls; sooner in the beginning. */
+/** Velero's polling interval; shorter at first. */
 const AGAIN_MS = 10_000;
 const SOON_MS = 2000;
 const SOON_TIMES = 5;
 
-/**
- * After how long a Restore wants to be looked at again, and what the user should know about why.
- */
+/** Delay until the next look, with a reason for the user. */
 export interface LookAgain {
   readonly againMs: number;
   readonly because?: string;
 }
 
 /**
- * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked
- * at again while claims, hooks or what is absent are waited for; else the Restore is `Completed` or
- * `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos,
- * and the Restore last, so that whoever is killed in between leaves what the next one does again
- * with the same end. Throws what is worth another try.
+ * Looks once at a Restore whose operations have ended. Returns a delay if it still waits for
+ * claims, hooks or missing files. Otherwise it writes `Completed` or `PartiallyFailed`. Volumes and
+ * files are written first and the Restore last. After a kill, the next try therefore repeats
+ * everything with the same end. Throws errors that are worth a retry.
  */
 export async function finalizeRestore(
   ref: ObjectRef,
@@ -121,14 +114,14 @@ export async function finalizeRestore(
   }
 }
 
-/** Ends a Restore whose files could not be read or written for too long. */
+/** Ends a Restore whose files were out of reach for too long. */
 export const giveUp = (
   restore: Restore,
   failureReason: string,
   options: FinalizeRestoreOptions,
 ): Promise<void> => endWith(restore, `${failureReason}, so that ${LACKS}`, options);
 
-/** The CR alone says it. */
+/** Ends a Restore by its CR alone. */
 async function endWith(
   restore: Restore,
   failureReason: string,
@@ -152,8 +145,8 @@ const openPlace = async (
   buckets.open(await locations.of(restore, signal), signal, restore.metadata);
 
 /**
- * Its files have no place, or neither the bucket nor the cluster takes them. If that lasts too
- * long, the Restore ends, and its CR alone says so. Files that are stored are published later.
+ * The files have no place, or neither bucket nor cluster accepts them. After too long, the Restore
+ * ends by its CR alone. Stored files are published later.
  */
 async function withoutPlace(
   restore: Restore,
@@ -204,10 +197,10 @@ async function look(
     return { againMs: AGAIN_MS, because: absent.message };
   }
   const left = await waited(restore, known, operations, options);
-  // If its files are refused, `waited` or a put below throws: that absence has not ended.
+  // If the files are refused, `waited` or a put below throws, and the absence continues.
   if (!left && !absent) await absences.ended(restore, signal);
   if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
-  // Nothing is said twice, however often it is looked at.
+  // A new log for each look, so nothing is reported twice.
   const log = new FinalizerLog(logger, client.clock, 'sentence');
   known.notes.forEach((note) => {
     note(log);
@@ -245,8 +238,8 @@ async function look(
 }
 
 /**
- * Two servers may end one Restore for a moment. The second server may have stored the results last.
- * The Restore must count the warnings that its results have.
+ * Two servers may briefly end the same Restore. The second server may have stored the results last.
+ * The Restore must count the warnings in these results.
  */
 async function countAgain(
   restore: Restore,
@@ -266,8 +259,8 @@ async function countAgain(
 }
 
 /**
- * Its run has removed it, unless its server was killed or the bucket was away. One that cannot be
- * removed at all goes with the files of the restore.
+ * Removes the journal if the run could not, after a kill or a missing bucket. A refused deletion is
+ * left to the deletion of the Restore.
  */
 async function removeJournal(
   { metadata: { name, uid } }: Restore,
@@ -302,11 +295,11 @@ async function removeTemporary(
 
 interface Left {
   readonly left: AfterRun;
-  /** It is in the bucket, and may be changed there. */
+  /** Whether the bucket has the file, so that it can be changed. */
   readonly isStored: boolean;
-  /** It should be there, and is not. */
+  /** Set if the file should exist but is missing. */
   readonly absent?: Error;
-  /** What there is to say about how it was found. */
+  /** Writes log lines about its loading. */
   readonly notes: readonly ((log: FinalizerLog) => void)[];
 }
 
@@ -343,7 +336,7 @@ async function loadLeft(bucket: Bucket, restore: Restore, signal: AbortSignal): 
   }
 }
 
-/** What is left when nothing is waited for any more; undefined while something is. */
+/** Returns the remaining work once nothing is waited for; undefined until then. */
 async function waited(
   restore: Restore,
   { left, isStored }: Left,
@@ -357,7 +350,7 @@ async function waited(
   const open = left.claims.filter((claim) => !wait.settled.has(claimKey(claim)));
   const outcomes = await patchVolumes(open, operations, { client, assertLeading, signal });
   const since = left.finalizingSince;
-  // Nobody waits for one that is canceled.
+  // A canceled restore does not wait.
   const isLate = isCanceled(restore) || waits.isOver(uid, since, options.resourceTimeoutNs);
   let isWaiting = false;
   for (const [key, outcome] of outcomes) {
@@ -370,13 +363,13 @@ async function waited(
     const boundNs = hookTimeoutNs(restore, options);
     if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) {
       hooks.expire(uid);
-      // Throws if nothing can be stored: then nobody learns that these hooks are over.
+      // Throws if nothing can be stored. Otherwise the end of these hooks would stay unknown.
       if (isStored) await files.change(restore, (file) => file, { signal, assertLeading });
     }
   }
   if (!isWaiting) return left;
   if (since === undefined && isStored) {
-    // After a restart the time goes on.
+    // The time survives a restart.
     const now = rfc3339Seconds(client.clock.nowNs());
     const begun = (file: AfterRun): AfterRun => ({ finalizingSince: now, ...file });
     await files.change(restore, begun, { signal, assertLeading });
@@ -389,7 +382,7 @@ function hookTimeoutNs({ spec }: Restore, options: FinalizeRestoreOptions): Nano
   return asked > 0n ? asked : options.hookTimeoutNs;
 }
 
-/** What became of claims is an error where their volumes did not get what they should. */
+/** Reports claims whose volumes did not get the reclaim policy and labels. */
 function sayClaims(
   restore: Restore,
   { claims }: AfterRun,

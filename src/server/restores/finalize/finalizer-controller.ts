@@ -29,30 +29,27 @@ export interface RestoreFinalizerControllerOptions {
   readonly host: string;
   readonly namespace: string;
   readonly restores: SharedRestores;
-  /** The one that the other controllers of restores use. */
+  /** Shared with the other controllers of restores. */
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
   readonly writers: FileWriters;
   readonly scratch: string;
-  /** `--resource-timeout`; 10 minutes where nothing is said. */
+  /** `--resource-timeout`; 10 minutes by default. */
   readonly resourceTimeoutNs?: Nanoseconds;
-  /** How long hooks without a time of their own are waited for; 4 hours where nothing is said. */
+  /** Time limit for hooks without a timeout; 4 hours by default. */
   readonly hookTimeoutNs?: Nanoseconds;
-  /** How long the files of one may be out of reach; less in tests. */
+  /** How long files may be out of reach; shorter in tests. */
   readonly awayNs?: Nanoseconds;
-  /** In tests. */
+  /** Tests only. */
   readonly watch?: FollowedHooksOptions['watch'];
   readonly unpublishedAgainMs?: number;
 }
 
-/** Velero waits for ever. Our choice: as long as operations may take. */
+/** Velero waits for ever. Our choice: the default timeout of operations. */
 const HOOK_TIMEOUT_NS = 4n * HOUR_NS;
 
-/**
- * Ends Restores whose operations are over, and runs the hooks that their runs have left. Velero's
- * controller of that name.
- */
+/** Velero's controller of the same name. Also runs the hooks that runs have left. */
 export class RestoreFinalizerController implements ServerController {
   readonly name = 'restore-finalizer';
   readonly #options: RestoreFinalizerControllerOptions;
@@ -72,10 +69,10 @@ export class RestoreFinalizerController implements ServerController {
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations, writers });
     const waits = new Waits(client.clock);
-    // A time-out of nothing is none that anybody wants.
+    // Treat a timeout of zero as unset.
     const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
     const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
-    // A hook must not be lost to an API server that is away for a while.
+    // Hooks must survive an outage of the API server.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
       client,
@@ -107,7 +104,7 @@ export class RestoreFinalizerController implements ServerController {
       kind: FOLLOWED_RESTORES,
       awayNs: this.#options.awayNs,
       signal,
-      // Of the backup: all of one location have the same, and two of different ones seldom do.
+      // Restores of one backup share a location. Other backups there count as other places.
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) => writers.run(metadata.uid, () => finalizeRestore(metadata, parts)),
       giveUp: async (restore, reason) => {

@@ -5,10 +5,9 @@ import { type Restore, targetNamespace } from '../../../kube/index.ts';
 import { type AfterRun, nothingLeft, type ProvisionedClaim } from '../contract.ts';
 
 /**
- * What is to be done for a restore whose run left no file of ours, since it was Velero's server
- * that ran it: the claims are found as Velero finds them, in the volume infos of the backup and the
- * list of restored resources. Nothing is known of its hooks, which ran in the memory of that
- * server. Throws what the bucket throws, and `DAMAGED_ARCHIVE`.
+ * The remaining work of a restore that Velero's server ran. As in Velero, the claims come from the
+ * volume infos of the backup and the list of restored resources. Hooks are unknown: they ran in the
+ * memory of that server. Throws `DAMAGED_ARCHIVE` and errors of the bucket.
  */
 export async function leftByOthers(
   bucket: Bucket,
@@ -43,7 +42,7 @@ async function infosOf(bucket: Bucket, { spec }: Restore, signal: AbortSignal) {
     const backup = await new BackupArchive(bucket).open(spec.backupName ?? '', { signal });
     return await backup.volumeInfos({ signal });
   } catch (error) {
-    // The files of the backup are deleted meanwhile: nobody knows what its volumes had.
+    // The files of the backup are deleted meanwhile, so the old volumes are unknown.
     if (isCode(error, 'BLOB_NOT_FOUND')) return [];
     throw error;
   }

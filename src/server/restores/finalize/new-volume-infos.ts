@@ -17,10 +17,7 @@ import { unboundClaims, updatedRestoreVolumeInfos } from './volume-updates.ts';
 /** Our choice. */
 const CLAIMS_AT_ONCE = 8;
 
-/**
- * The volume infos as they are at the end; undefined where nothing has become known since the run.
- * Lists nothing that the restore has none of.
- */
+/** The final volume infos; undefined if there are none. Lists only kinds that the restore uses. */
 export async function newVolumeInfos(
   { metadata }: Restore,
   { podVolumes: left }: AfterRun,
@@ -51,7 +48,7 @@ export async function newVolumeInfos(
   return updatedRestoreVolumeInfos(updated, { ...facts, volumes });
 }
 
-/** Nothing where the file is damaged: it is written anew with what is known. */
+/** Empty if the file is damaged. New facts then replace the file. */
 async function storedInfos(
   archive: RestoreArchive,
   name: string,

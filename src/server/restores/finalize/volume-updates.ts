@@ -2,12 +2,12 @@ import type { RestoreVolumeInfo } from '../../../archive/index.ts';
 import type { DataDownload, PodVolumeRestore } from '../../../kube/index.ts';
 import { podVolumeInfoOf } from '../../../restore-volumes/index.ts';
 
-/** What is known of volumes when all operations of a restore are over. */
+/** Facts about volumes after all operations have ended. */
 export interface RestoreVolumeFacts {
-  /** With the claim of each; `''` for a volume that has none, which is not noted. */
+  /** PodVolumeRestores with their claims; `''` for a volume without a noted claim. */
   readonly podVolumes: readonly { readonly made: PodVolumeRestore; readonly claim: string }[];
   readonly downloads: readonly DataDownload[];
-  /** PersistentVolumes of claims that are bound, by `namespace/name`. */
+  /** PersistentVolumes of bound claims. Keys are `namespace/name`. */
   readonly volumes: ReadonlyMap<string, string>;
 }
 
@@ -16,16 +16,15 @@ const OPERATION_ID = 'velero.io/async-operation-id';
 const claimOf = ({ pvcNamespace = '', pvcName = '' }: RestoreVolumeInfo): string =>
   `${pvcNamespace}/${pvcName}`;
 
-/** Claims whose PersistentVolume is not noted yet. */
+/** Claims without a noted PersistentVolume. */
 export const unboundClaims = (infos: readonly RestoreVolumeInfo[]): string[] => [
   ...new Set(infos.filter((info) => !info.pvName && info.pvcName).map(claimOf)),
 ];
 
 /**
- * Volume infos of a restore as they are at the end: PodVolumeRestores that were not over when the
- * run was, the amount and phase of what was moved, and PersistentVolumes of claims that are bound
- * by now. Velero notes these before its operations end, and lacks them. What nothing is known of
- * stays.
+ * The final volume infos of a restore. Adds late PodVolumeRestores, size and phase of moved data,
+ * and PersistentVolumes of bound claims. Velero writes its infos before operations end, and lacks
+ * these. Infos without new facts stay unchanged.
  */
 export function updatedRestoreVolumeInfos(
   infos: readonly RestoreVolumeInfo[],

@@ -8,45 +8,33 @@ import {
 } from '../../../base/index.ts';
 import type { ClaimOutcome } from './claims.ts';
 
-/** Restores that are finalized at once. Our choice: what is forgotten is only asked for again. */
+/** Our choice: a forgotten Restore is only read again. */
 const KNOWN_MAX = 10_000;
 /**
- * The time alone may have been spent asleep, by a clock that was wrong, or with nobody whom one
- * could ask: what is waited for gets so long afterwards. Our choice: whoever provisions volumes is
- * back in less.
+ * Shortest wait in this process. The noted time alone may be wrong after a sleep, a clock error, or
+ * an outage. Our choice: a provisioner restarts in less.
  */
 const HERE_NS_MIN = MINUTE_NS;
-/**
- * Longer without a look: the API server or the bucket was away. Our choice: looks are ten seconds
- * apart.
- */
+/** A longer gap between two looks means an outage. Our choice: looks are ten seconds apart. */
 const GAP_NS = 2n * MINUTE_NS;
 
-/**
- * What a finalizer remembers of one Restore while it waits. After a restart it begins anew, but for
- * the time.
- */
+/** The memory of a finalizer for a waiting Restore. A restart loses all but the time. */
 export interface Wait {
-  /** Claims that nothing more is done about, by `namespace/name`. */
+  /** Results of finished claims. Keys are `namespace/name`. */
   readonly settled: Map<string, ClaimOutcome>;
   looks: number;
 }
 
 interface Known extends Wait {
-  /** Since this process began to wait, or to look again. */
+  /** Runs since the first look, or since the last gap. */
   readonly watch: Stopwatch;
-  /**
-   * How long it had been waited before; where another process did, read from the wall clock once.
-   */
+  /** Time waited before `watch` began. For an earlier process, read once from the wall clock. */
   agedNs: Nanoseconds | undefined;
-  /** Since the last look. */
+  /** Runs since the last look. */
   readonly look: Stopwatch;
 }
 
-/**
- * How long Restores have been waited for, by clocks that nobody sets, across restarts by the time
- * in their files.
- */
+/** How long Restores have waited, by monotonic clocks. Times in their files cover restarts. */
 export class Waits {
   readonly #clock: Clock;
   readonly #known = new Map<string, Known>();
@@ -59,7 +47,7 @@ export class Waits {
     return this.#of(uid);
   }
 
-  /** `since`: RFC 3339, of the file; undefined while it does not say. */
+  /** `since` is the RFC 3339 time in the file; undefined if it has none. */
   isOver(uid: string, since: string | undefined, boundNs: Nanoseconds): boolean {
     const known = this.#of(uid);
     known.agedNs ??= since === undefined ? undefined : this.#ageNs(since, known);
@@ -89,7 +77,7 @@ export class Waits {
     return made;
   }
 
-  /** Before this process; nothing of a time that cannot be read, or lies ahead. */
+  /** Age before this process; 0 for invalid or future times. */
   #ageNs(since: string, { watch }: Known): Nanoseconds {
     try {
       const ageNs = this.#clock.nowNs() - parseGoTime(since) - watch.elapsedNs;

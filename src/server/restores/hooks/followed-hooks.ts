@@ -21,48 +21,44 @@ export interface FollowedHooksOptions {
   readonly logger: Logger;
   readonly exec: PodExec;
   readonly files: Pick<AfterRunFiles, 'load' | 'change'>;
-  /** Pods of a restore; less in tests. */
+  /** The watch of a restore's pods; set in tests. */
   readonly watch?: (restore: Restore) => PodWatch & { run(signal: AbortSignal): Promise<void> };
-  /** All hooks of a Restore are over, and its file says so. */
+  /** Called when all hooks of a Restore have ended and its file is stored. */
   readonly onOver: (key: string) => void;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
   readonly againMs?: number;
 }
 
-/** Restores at once. Each is a watch of its pods. Our choice. */
+/** Restores followed at once, with a watch of pods each. Our choice. */
 const RESTORES_MAX = 100;
-/** Pods asked for at once. Our choice. */
 const PODS_AT_ONCE = 8;
-/** After the bucket or the API server could not be reached. Our choice. */
+/** Delay after an error of the bucket or the API server. Our choice. */
 const AGAIN_MS = 5000;
-/** For results and log; what is more is counted. Our choice: more than anybody reads. */
+/** Failures in results and log; others are only counted. Our choice: more than anybody reads. */
 const FAILURES_MAX = 10_000;
-/**
- * The longest that a timer knows: hooks end by their own times, or by {@link FollowedHooks.expire}.
- */
+/** The longest timer. Hooks end by their own timeouts or by {@link FollowedHooks.expire}. */
 const NO_END_MS = 2 ** 31 - 1;
 
-/** One Restore whose hooks are followed. */
+/** A Restore whose hooks are followed. */
 interface Followed {
   readonly abort: AbortController;
   readonly end: Promise<void>;
   hooks: RestoreHooks | undefined;
-  /** What became of its hooks, as far as it is known here. */
+  /** Results of its hooks in this process. */
   records: Records | undefined;
   isExpired: boolean;
   isOver: boolean;
 }
 
 /**
- * Runs the hooks that runs of restores have left, while their operations are still going on, too: a
- * hook is due when its container is up, which may be long before the last volume is there. That one
- * is begun is in the file in the bucket before it is, and what becomes of each before the Restore
- * says it.
+ * Runs the hooks that runs of restores have left, even while operations are running. A hook is due
+ * when its container runs, perhaps long before the last volume. Each hook is noted in the bucket
+ * before it begins. Each result is noted there before the Restore counts it.
  */
 export class FollowedHooks {
   readonly #options: FollowedHooksOptions;
-  /** By UID. */
+  /** Keys are UIDs. */
   readonly #followed = new Map<string, Followed>();
   readonly #places = createLimiter(RESTORES_MAX);
 
@@ -70,7 +66,7 @@ export class FollowedHooks {
     this.#options = options;
   }
 
-  /** Begins with a Restore whose run is over. May be called as often as wanted. */
+  /** Begins to follow a Restore after its run. May be repeated. */
   begin(restore: Restore): void {
     const { uid } = restore.metadata;
     if (this.#followed.has(uid) || this.#options.signal.aborted) return;
@@ -84,8 +80,8 @@ export class FollowedHooks {
   }
 
   /**
-   * The file of a Restore still names hooks. If they are over here, another server has replaced the
-   * file by an older one since then: what became of them is stored again.
+   * Called if the file of a Restore still names hooks. If they have ended here, another server has
+   * stored an older file, so this stores their results again.
    */
   async storeAgain(restore: Restore): Promise<void> {
     const { uid } = restore.metadata;
@@ -101,7 +97,7 @@ export class FollowedHooks {
     this.begin(restore);
   }
 
-  /** Hooks that are left have waited long enough: each is an error now. */
+  /** Ends the remaining hooks with an error each. */
   expire(uid: string): void {
     const followed = this.#followed.get(uid);
     if (!followed || followed.isExpired) return;
@@ -109,20 +105,20 @@ export class FollowedHooks {
     if (followed.hooks) this.#endNow(followed.hooks);
   }
 
-  /** Of one that is over, deleted or canceled: nothing more is run, and nothing is said. */
+  /** Stops following a Restore that has ended or is deleted. Reports nothing. */
   stop(uid: string): void {
     this.#followed.get(uid)?.abort.abort();
     this.#followed.delete(uid);
   }
 
-  /** Resolves when nothing runs any more: after an abort. */
+  /** Resolves when nothing runs any more after an abort. */
   async ended(): Promise<void> {
     await Promise.allSettled([...this.#followed.values()].map(({ end }) => end));
   }
 
   #endNow(hooks: RestoreHooks): void {
     const { signal } = this.#options;
-    // Whoever waits for the first `finish` gets the rejection, too.
+    // The first `finish` gets the rejection, too.
     hooks.finish({ timeoutMs: 0, signal }).catch(() => undefined);
   }
 
@@ -135,11 +131,10 @@ export class FollowedHooks {
         return;
       } catch (error) {
         if (signal.aborted) return;
-        // The finalizer says it to the user.
+        // The finalizer reports it to the user.
         if (isCode(error, 'DAMAGED_ARCHIVE')) return;
         const fields = { restore: name, error: messageOf(error) };
-        // Once: of a bucket that is away for hours nobody reads it every five seconds, for each
-        // restore.
+        // Log each error once, not every five seconds during a long outage.
         if (said !== fields.error) {
           this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
         }
@@ -152,14 +147,13 @@ export class FollowedHooks {
   }
 
   /**
-   * From what the file says now to the last hook. Hooks that ran are not run again where this fails
-   * before they are stored: they are stored first.
+   * Follows the hooks of the current file to their end. Results are stored first, so a retry does
+   * not run these hooks again.
    */
   async #once(restore: Restore, signal: AbortSignal): Promise<void> {
     const { client, logger, exec, files, onOver } = this.#options;
     const left = await files.load(restore, signal);
-    // It may come back, and only it says which hooks there are. The finalizer ends the restore
-    // where it does not.
+    // Only the file names the hooks, and it may return. The finalizer ends the restore otherwise.
     if (!left && isOurs(restore)) throw afterRunAbsent(restore.metadata.name);
     if (!left || left.hooks.pods.length === 0) return;
     const { metadata, spec } = restore;
@@ -192,7 +186,7 @@ export class FollowedHooks {
       },
     });
     try {
-      // All before the first hook is run: where one cannot be asked for, none is run twice.
+      // Read all pods before the first hook. After an error, no hook then runs twice.
       const pods = await mapLimited(left.hooks.pods, PODS_AT_ONCE, async (pod) => ({
         left: pod,
         now: await watch.look(pod, signal),
@@ -213,15 +207,12 @@ export class FollowedHooks {
     onOver(keyOf(metadata));
   }
 
-  /**
-   * Stores what is over, again and again until nothing is new: one call at a time, and what comes
-   * meanwhile is in the next one.
-   */
+  /** Stores new records in the background, one call at a time. A call includes everything new. */
   #saver(restore: Restore, records: Records, signal: AbortSignal) {
     const { files, logger, assertLeading, againMs = AGAIN_MS } = this.#options;
     let working = Promise.resolve();
     let isWorking = false;
-    // Nothing can be stored any more: the file is gone or damaged, or this process leads no longer.
+    // Set if storing has become impossible: missing or damaged file, or leadership lost.
     let hasGivenUp = false;
     let said = '';
     const work = async (): Promise<void> => {
@@ -255,7 +246,7 @@ export class FollowedHooks {
       get hasGivenUp(): boolean {
         return hasGivenUp;
       },
-      /** Resolves when all that is known now is stored. */
+      /** Resolves when all current records are stored. */
       store: async (): Promise<void> => {
         const upTo = records.count;
         while (records.stored < upTo) {
@@ -273,7 +264,7 @@ export class FollowedHooks {
   }
 }
 
-/** What became of hooks since the file was read. */
+/** Results of hooks since the file was read. */
 class Records {
   readonly #before: AfterRun['hooks'];
   readonly #now: () => string;
@@ -287,7 +278,7 @@ class Records {
     this.#now = now;
   }
 
-  /** How much is known. */
+  /** Number of records. */
   get count(): number {
     return this.#over.size + this.#begun.size;
   }
@@ -309,7 +300,7 @@ class Records {
     this.#over.set(id, hasFailed);
   }
 
-  /** The file with all that is known here. The same where it is applied twice. */
+  /** The file with all records. May be applied twice. */
   appliedTo(left: AfterRun): AfterRun {
     const { failed, failures } = this.#before;
     const pods = left.hooks.pods.flatMap((pod) => {

@@ -24,12 +24,12 @@ import {
 import type { ProvisionedClaim, RestoredPodVolume } from '../contract.ts';
 import type { JournaledOperation } from './restore-journal.ts';
 
-/** What a restore says of itself after its items, and what it leaves to others. */
+/** The status of a restore after its items, and the work that it leaves. */
 
-/** Objects that are looked up at once. Our choice. */
+/** Parallel lookups of objects. Our choice. */
 const LOOKS_AT_ONCE = 8;
 
-/** Go leaves out zeros. */
+/** Like Go, leaves out zeros. */
 export function statusAfterItems(
   { totalItems, itemsRestored }: Pick<RestoreRunResult, 'totalItems' | 'itemsRestored'>,
   { warningCount, errorCount }: Pick<Results, 'warningCount' | 'errorCount'>,
@@ -61,14 +61,14 @@ export function countFields(
 
 const PROVISIONED = ['PodVolumeBackup', 'CSISnapshot'];
 
-/** Claims whose PersistentVolume gets what the old one had. */
+/** Claims whose PersistentVolume gets the reclaim policy and labels of the old one. */
 export function provisionedClaims(
   claims: readonly DoneItem[],
   infos: readonly BackupVolumeInfo[],
   restore: Restore,
 ): ProvisionedClaim[] {
   const idOf = (namespace: string, name: string): string => `${namespace}/${name}`;
-  // Of several namespaces that are mapped to one, nobody knows which one's claim was made.
+  // If several namespaces map to one, the original claim is unknown.
   const byClaim = Map.groupBy(infos, ({ pvcNamespace = '', pvcName = '' }) =>
     idOf(targetNamespace(pvcNamespace, restore), pvcName),
   );
@@ -80,7 +80,7 @@ export function provisionedClaims(
     const [first, ...more] = found;
     if (!first) return [];
     const policies = found.map(({ pvInfo: { reclaimPolicy = '' } }) => reclaimPolicy);
-    // The one that keeps what is in the volume, and the labels that all have.
+    // Take `Retain` if any volume has it, and only labels that all volumes share.
     const reclaimPolicy = policies.includes('Retain') ? 'Retain' : (policies[0] ?? '');
     const labels = Object.entries(first.pvInfo.labels ?? {}).filter(([key, value]) =>
       more.every(({ pvInfo }) => lookup(pvInfo.labels, key) === value),
@@ -98,7 +98,7 @@ export function provisionedClaims(
   });
 }
 
-/** Volumes of pods that are restored by their files, and are ones of claims. */
+/** Pod volumes that are restored from files and belong to claims. */
 export const podVolumesOf = (operations: readonly JournaledOperation[]): RestoredPodVolume[] =>
   operations.flatMap(({ action, operationId, claim }) =>
     action === POD_VOLUME_RESTORE_ACTION && claim !== undefined
@@ -107,7 +107,7 @@ export const podVolumesOf = (operations: readonly JournaledOperation[]): Restore
   );
 
 /**
- * Claims whose files the backup says it has, as `namespace/name` in the backup. An empty volume has
+ * Claims with files according to the backup, as `namespace/name` in the backup. An empty volume has
  * no snapshot.
  */
 const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
@@ -117,7 +117,7 @@ const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
       : [],
   );
 
-/** Claims whose data the backup has moved, as `namespace/name` in the cluster. */
+/** Claims with moved data in the backup, as `namespace/name` in the cluster. */
 const withMovedData = (infos: readonly BackupVolumeInfo[], restore: Restore): string[] =>
   infos.flatMap(
     ({ snapshotDataMoved, snapshotDataMovementInfo, pvcNamespace = '', pvcName = '' }) =>
@@ -127,10 +127,9 @@ const withMovedData = (infos: readonly BackupVolumeInfo[], restore: Restore): st
   );
 
 /**
- * Says which claims would get data of the backup, and were made without any: also where its
- * PodVolumeBackups are lost, and where a claim that was there, so that its data were left alone,
- * had gone when it was made. Of claims that were there it says so where they were to be brought
- * back.
+ * Reports claims that should get data of the backup but were created empty. Covers lost
+ * PodVolumeBackups, and claims that existed at first but were deleted before their turn. Also
+ * reports existing claims that were not restored in place.
  */
 export function sayWhatIsEmpty(
   {
@@ -142,11 +141,10 @@ export function sayWhatIsEmpty(
     restore,
   }: {
     readonly claims: readonly DoneItem[];
-    /** Claims of the backup that the cluster had already, and that were to be brought back. */
+    /** Existing claims that should be restored in place. */
     readonly there: readonly Pick<DoneItem, 'namespace' | 'name'>[];
     /** `namespace/name` in the backup. */
     readonly withFiles: Iterable<string>;
-    /** Of the backup. */
     readonly infos: readonly BackupVolumeInfo[];
     readonly operations: readonly JournaledOperation[];
     readonly restore: Restore;
@@ -163,7 +161,7 @@ export function sayWhatIsEmpty(
   const made = new Set(claims.map(idOf));
   const kept = new Set(there.map(idOf));
   const known = new Set(withFiles);
-  // Those of operations are told by them.
+  // Operations report their own failures.
   const told = new Set(operations.filter(isOfClaim).map(({ item }) => idOf(item)));
   for (const id of new Set([...known, ...withNotedFiles(infos)])) {
     const [from = '', name = ''] = id.split('/');
@@ -197,10 +195,7 @@ export function sayWhatIsEmpty(
 
 const isOfClaim = ({ operationId }: JournaledOperation): boolean => isInPlaceOperation(operationId);
 
-/**
- * Of claims that were to be brought back: whose volumes are as they were before, although nothing
- * failed.
- */
+/** Reports existing claims whose volumes are unchanged, although no restore in place failed. */
 function sayWhatIsLeft(
   claims: readonly Pick<DoneItem, 'namespace' | 'name'>[],
   { infos, restore }: { infos: readonly BackupVolumeInfo[]; restore: Restore },
@@ -227,15 +222,11 @@ function sayWhatIsLeft(
   }
 }
 
-/**
- * A claim that exists, whose files would come through a pod that did not have them in the backup.
- */
+/** For an existing claim whose files would come through a pod that lacked them in the backup. */
 export const leftFilesText = (claim: string, pod: string): string =>
   `the files of PersistentVolumeClaim ${claim} are not restored through pod ${pod}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
 
-/**
- * Ways in which a backup has the data of a volume, and why a claim that exists does not get them.
- */
+/** For each kind of backup data: why an existing claim does not get it. */
 const LEFT_DATA = {
   moved: {
     what: 'data',
@@ -272,9 +263,8 @@ function leftDataOf(info: BackupVolumeInfo): keyof typeof LEFT_DATA | undefined 
 }
 
 /**
- * Warns about each existing claim whose data the backup has and the restore left alone. Returns
- * these claims for the volume infos. Says nothing if the restore leaves out volumes, or restores
- * existing ones in place.
+ * Warns about each existing claim whose data was not restored. Returns these claims for the volume
+ * infos. Does nothing if the restore skips volumes or restores in place.
  */
 export function sayWhatIsKept(
   {
@@ -287,11 +277,11 @@ export function sayWhatIsKept(
   }: {
     readonly there: readonly Pick<DoneItem, 'namespace' | 'name'>[];
     readonly infos: readonly BackupVolumeInfo[];
-    /** `namespace/name` in the backup: claims with PodVolumeBackups, also if no info names them. */
+    /** Claims with PodVolumeBackups, even without infos. `namespace/name` in the backup. */
     readonly withFiles: Iterable<string>;
     readonly operations: readonly JournaledOperation[];
     readonly restore: Restore;
-    /** `namespace/name` of claims that the log has such a warning of. */
+    /** `namespace/name` of claims that already have such a warning in the log. */
     readonly told: ReadonlySet<string>;
   },
   log: BackupLog,
@@ -331,8 +321,7 @@ export interface InfoOptions {
 }
 
 /**
- * What the cluster has of the claims and the moved data of a restore. What cannot be asked for is a
- * warning, and missing.
+ * Claims and moved data of a restore in the cluster. Errors are a warning, and the result is empty.
  */
 export async function restoredVolumes(
   claims: readonly DoneItem[],
@@ -347,14 +336,14 @@ export async function restoredVolumes(
     const there = await mapLimited(broughtBack, LOOKS_AT_ONCE, ({ namespace, name }) =>
       client.find(PVCS, { namespace, name }, { signal }),
     );
-    // Whatever those were made from once, their data are those of the backup.
+    // Volumes restored in place have the data of the backup, so ignore their data source.
     const found = [...made, ...there.map((claim) => claim && { claim })];
     const { namespace, uid } = restore.metadata;
     const labelSelector = `velero.io/restore-uid=${uid}`;
     const downloads = await client
       .list(DATA_DOWNLOADS, { namespace, labelSelector, signal })
       .catch((error: unknown): DataDownload[] => {
-        // A cluster where no data are moved has no such kind.
+        // A cluster without data movement has no such kind.
         if (isCode(error, 'KUBE_NOT_FOUND')) return [];
         throw error;
       });

@@ -5,83 +5,73 @@ import type { RestoreAction, RestoreProgress } from '../../../restore/index.ts';
 import type { AskingSession } from '../../operations/session-asker.ts';
 
 /**
- * What the controller of restores asks of others. It decides when a Restore runs and writes its
- * phases; a runner makes one restore.
+ * Contracts of the restore controller. The controller decides when a Restore runs and writes its
+ * phases. A runner makes one restore.
  */
 
 /**
- * The actions that one restore asks: those in this process and those of plugins, whose processes
- * end with the session.
+ * The actions for one restore: our own and those of plugins. Closing it ends the plugin processes.
  */
 export interface RestoreSession extends AskingSession {
-  /**
-   * RestoreItemActions of both versions, in the order in which Velero runs them. Starts every
-   * plugin that has some.
-   */
+  /** RestoreItemActions v1 and v2 in Velero's order. Starts every plugin that has some. */
   loadActions(signal: AbortSignal): Promise<readonly RestoreAction[]>;
   /** Velero's VolumeSnapshotter of a provider. Throws `NO_SUCH_PLUGIN`. */
   snapshotter(provider: string, config: Readonly<Record<string, string>>): VolumeSnapshotter;
 }
 
 export interface RestoreSessions {
-  /** `logger`: for what plugins log of this restore. Throws `PLUGIN_FOLDER`. */
+  /** `logger` gets the log of the plugins. Throws `PLUGIN_FOLDER`. */
   open(restore: Restore, logger: Logger): Promise<RestoreSession>;
 }
 
-/** What a run is about. */
 export interface RestoreRequest {
-  /** As its CR is in `InProgress`: everything is decided in it. */
+  /** The CR in `InProgress`, after validation. */
   readonly restore: Restore;
-  /** The BackupStorageLocation that its backup is in. */
+  /** The BackupStorageLocation of its backup. */
   readonly location: string;
-  /** At most once a second, never two at once. */
+  /** Called at most once a second, never twice at once. */
   readonly onProgress: (progress: RestoreProgress) => Promise<void>;
-  /** Around what the run only waits for: other restores may go on meanwhile. */
+  /** Runs a task that only waits. Other restores may run meanwhile. */
   readonly whileWaiting?: (task: () => Promise<void>) => Promise<void>;
-  /** The run goes on with what earlier ones have begun, and ends it where it fails. */
+  /** Called when the run takes over earlier work. If it fails, it ends that work itself. */
   readonly onBegin?: () => void;
-  /**
-   * Before a run throws: its files could not all be stored, or not be published where their
-   * location is written once.
-   */
+  /** Called before `run` throws, if files could not be stored or published. */
   readonly onUnpublished?: () => void;
-  /** Before a run throws: a sentence about what could not be told to stop, for `failureReason`. */
+  /**
+   * Called before `run` throws, with a sentence about uncanceled operations for `failureReason`.
+   */
   readonly onUntold?: (text: string) => void;
-  /** Right before each write that must not be made by a second server. Throws `LEADERSHIP_LOST`. */
+  /** Called before each write that a second server must not repeat. Throws `LEADERSHIP_LOST`. */
   readonly assertLeading: () => void;
   /**
-   * Its reason is `CANCELED` with `by: 'shutdown'` where another server goes on, and `by: 'user'`
-   * where the restore is canceled or deleted: then its operations are told to stop.
+   * The reason is `CANCELED`. With `by: 'shutdown'` another server continues. With `by: 'user'` the
+   * restore is canceled or deleted, and its operations are canceled too.
    */
   readonly signal: AbortSignal;
-  /**
-   * Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun
-   * then.
-   */
+  /** Aborted when this process stops leading, even after `signal`. Begin nothing then. */
   readonly leaving?: AbortSignal;
 }
 
-/** What the CR says after a run. The files in the bucket were stored first. */
+/** The status after a run. The files in the bucket are stored already. */
 export interface RestoreOutcome {
-  /** `WaitingForPluginOperations`, `Finalizing`, both with `PartiallyFailed`. */
+  /** `WaitingForPluginOperations` or `Finalizing`, or either with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
 }
 
-/** Makes one restore. */
 export interface RestoreRunner {
   /**
-   * Throws what ends the restore as `Failed`, in a sentence; its log is stored as far as the bucket
-   * is there, and its operations are told to stop. Throws the reason of the signal; for a shutdown
-   * everything stays as another server needs it.
+   * Throws an error with a sentence if the restore fails. Before that, it stores the log if it can,
+   * and cancels the operations. Throws the reason of the signal. At a shutdown, everything stays
+   * for the next server.
    */
   run(request: RestoreRequest): Promise<RestoreOutcome>;
-  /** After the CR says how it ended: nobody needs the journal any more. */
+  /** Removes the journal once the CR has its phase. */
   forget(restore: Restore, location: string, signal: AbortSignal): Promise<void>;
   /**
-   * Of one that is deleted before its end: tells its operations to stop, also those that only its
-   * journal names. Throws what the bucket throws, and a sentence about those that could not be
-   * told.
+   * Cancels the operations of a Restore that is deleted before its end, including those in its
+   * journal. Throws errors of the bucket, and a sentence about operations that could not be
+   * canceled.
    */
   end(restore: Restore, location: string, signal: AbortSignal): Promise<void>;
 }

@@ -15,19 +15,20 @@ export interface HookRunOptions {
   readonly exec: PodExec;
   readonly log: BackupLog;
   readonly logger: Logger;
-  /** Those that earlier tries have run. */
+  /** Hooks that earlier tries have finished. */
   readonly earlier: Iterable<HookRecord>;
-  /** Those that earlier tries have begun, over or not. */
+  /** Hooks that earlier tries have begun or finished. */
   readonly begun: Iterable<string>;
-  /** Resolves when it is noted that the hook is run next. */
+  /** Resolves when the journal has noted that the hook runs next. */
   readonly onBegin: (id: string) => Promise<void>;
   readonly onRecord: (record: HookRecord) => void;
-  /** Tests have one of their own. */
+  /** Tests only. */
   readonly watch?: PodWatch & { run(signal: AbortSignal): Promise<void> };
 }
 
 /**
- * The exec hooks of a restore while it runs. Pods are watched from the first one on that has hooks.
+ * Runs the exec hooks of a restore during its run. The watch begins with the first pod that has
+ * hooks.
  */
 export class HookRun implements AsyncDisposable {
   readonly #hooks: RestoreHooks;
@@ -51,7 +52,6 @@ export class HookRun implements AsyncDisposable {
     });
   }
 
-  /** A pod that this restore has created. */
   podCreated(pod: Pod): void {
     this.#hooks.podCreated(pod);
     if (this.#hooks.waiting > 0) this.#watching ??= this.#watch.run(this.#end.signal);
@@ -62,7 +62,7 @@ export class HookRun implements AsyncDisposable {
     this.#hooks.podGone(pod);
   }
 
-  /** Waits for those that run, and begins no other one. Rejects only when it is aborted. */
+  /** Waits for running hooks and begins no others. Rejects only after an abort. */
   async handOver(signal: AbortSignal): Promise<{
     readonly attempted: number;
     readonly failed: number;

@@ -10,11 +10,10 @@ import {
 import type { RestoreAction } from '../../../restore/index.ts';
 import type { RestoreSession, RestoreSessions } from './contract.ts';
 
-/** The actions of the plugins of a host. */
 export class HostRestoreSessions implements RestoreSessions {
   readonly #host: () => Promise<PluginHost>;
 
-  /** `host`: opened once, and waited for by each session. */
+  /** `host` opens once. Each session waits for it. */
   constructor(host: () => Promise<PluginHost>) {
     this.#host = host;
   }
@@ -39,7 +38,7 @@ export class HostRestoreSessions implements RestoreSessions {
   }
 }
 
-/** The engine's form of an action that Velero's protocol describes. */
+/** Adapts an action of Velero's protocol to the engine. */
 export function asRestoreAction({
   name,
   appliesTo,

@@ -7,7 +7,6 @@ export interface MadePodsOptions {
   readonly client: Pick<KubeClient, 'find'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
   readonly restore: Restore;
-  /** Of the backup. */
   readonly items: BackedUpItems;
   readonly policies: FinePolicies | undefined;
   readonly signal: AbortSignal;
@@ -15,25 +14,22 @@ export interface MadePodsOptions {
 
 const PODS = 'v1/Pod';
 
-/** Which pods of the backup a restore creates: by what became of them, or else by what will. */
+/** Tells which pods of the backup a restore creates: by their outcome, or by a forecast. */
 export class MadePods {
   readonly #options: MadePodsOptions;
-  /** By `namespace/name` in the cluster, whether it was created. */
+  /** Whether a pod was created. Keys are `namespace/name` in the cluster. */
   readonly #outcomes = new Map<string, boolean>();
 
   constructor(options: MadePodsOptions) {
     this.#options = options;
   }
 
-  /** Items of other kinds are passed over. */
+  /** Ignores items of other kinds. */
   note({ kind, namespace, name, outcome }: DoneItem): void {
     if (kind === PODS) this.#outcomes.set(`${namespace}/${name}`, outcome === 'created');
   }
 
-  /**
-   * Of a pod by its name in the backup. Throws what reading the backup and asking the API server
-   * throw.
-   */
+  /** Expects the name in the backup. Throws errors of the backup and the API server. */
   async has(pod: { readonly namespace: string; readonly name: string }): Promise<boolean> {
     const { discovery, ...asked } = this.#options;
     const target = lookup(asked.restore.spec.namespaceMapping, pod.namespace) ?? pod.namespace;

@@ -45,7 +45,7 @@ import { RestoredInPlace } from './volumes-in-place.ts';
 export interface RehearsedRunOptions {
   readonly client: KubeClient;
   readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
-  /** With a UID and a creation time, as if it existed. */
+  /** Has a UID and a creation time, as if it existed. */
   readonly restore: Restore;
   readonly backup: BackupIdentity;
   /** The Backup in the cluster. */
@@ -54,7 +54,7 @@ export interface RehearsedRunOptions {
   /** The files of the backup. */
   readonly stored: StoredArchive;
   readonly policies?: FinePolicies | undefined;
-  /** The server runs the actions for CSI volumes. */
+  /** Whether the server runs the actions for CSI volumes. */
   readonly hasCsi: boolean;
   /** The init container that waits for a pod's volumes. */
   readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
@@ -65,9 +65,9 @@ export interface RehearsedRunOptions {
 const CLAIM = 'v1/PersistentVolumeClaim';
 
 /**
- * The parts of a server's run that a rehearsal needs beside the items: the server's own actions,
- * the volumes, and the warnings after the items. Their objects stay in this process. Every
- * operation counts as completed.
+ * The parts of a server's run that a rehearsal needs besides the items: the server's own actions,
+ * the volumes, and the final warnings. New objects stay in this process. Every operation counts as
+ * completed.
  */
 export class RehearsedRun {
   readonly actions: readonly RestoreAction[];
@@ -81,7 +81,7 @@ export class RehearsedRun {
   readonly #operations: JournaledOperation[] = [];
   /** `namespace/name` of claims that have a warning about their files. */
   readonly #told = new Set<string>();
-  /** Known when the run begins. */
+  /** Set when the run begins. */
   #log: BackupLog | undefined;
   #files: FileBackups | undefined;
   #inPlace: RestoredInPlace | undefined;
@@ -149,7 +149,7 @@ export class RehearsedRun {
     this.#files = files;
     this.#log = log;
     const inPlace = new RestoredInPlace({
-      // DataDownloads of others end before the restore goes on. A rehearsal does not wait for them.
+      // A real run waits for DataDownloads of other restores; a rehearsal does not.
       client: { collect: () => Promise.resolve([]), find: () => Promise.resolve(undefined) },
       namespace: restore.metadata.namespace ?? '',
       timeoutMs: 0,
@@ -219,7 +219,7 @@ export class RehearsedRun {
 const succeeded = ({ operationId }: JournaledOperation) =>
   ({ spec: { operationID: operationId }, status: { phase: 'Completed' } }) as never;
 
-/** The actions of a server with the feature, in its order. */
+/** The CSI actions of a server, in its order. */
 function csiActions(own: OpenActions): RestoreAction[] {
   return pluginsFor({ hasCsi: false, load: () => Promise.resolve(own) }).flatMap((plugin) => {
     if (plugin.kind !== 'RestoreItemActionV2') return [];
@@ -242,7 +242,7 @@ function csiActions(own: OpenActions): RestoreAction[] {
 const keyOf = ({ plural, group }: Resource<KubeObject>): string => `${plural}.${group}`;
 const placeOf = ({ namespace = '', name }: ObjectRef): string => `${namespace}/${name}`;
 
-/** A client that reads the cluster, and keeps new objects to itself. Actions find these again. */
+/** A client that reads the cluster but keeps new objects in memory, where actions find them. */
 class KeptObjects {
   readonly #client: KubeClient;
   readonly #kept = new Map<string, Map<string, KubeObject>>();

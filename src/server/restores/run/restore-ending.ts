@@ -30,7 +30,7 @@ export interface RestoreEndingOptions {
 const notTold = (why: string): string =>
   `its operations could not be told to stop, and may go on: ${redactAndCut(why)}`;
 
-/** With the files of a restore that has failed: the reason, as `failureReason` gives it. */
+/** Stored with the files of a failed restore: the reason in `failureReason`. */
 const failureSchema = z.looseObject({
   failed: z.looseObject({ code: z.string(), message: z.string() }),
 });
@@ -38,7 +38,6 @@ const failureEnd = (reason: unknown): z.infer<typeof failureSchema> => ({
   failed: { code: codeOf(reason) ?? 'RESTORE_OVER', message: messageOf(reason) },
 });
 
-/** What one run works with. */
 export interface RunParts extends Leading {
   readonly bucket: Bucket;
   readonly files?: OpenBucket['files'] | undefined;
@@ -47,14 +46,11 @@ export interface RunParts extends Leading {
   readonly subject: Subject;
 }
 
-/**
- * How long the files of a restore that was canceled, or has failed, may take to be stored. Our
- * choice.
- */
+/** Time limit for storing the files of a failed or canceled restore. Our choice. */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 
-/** Ends what runs of restores have begun. */
+/** Ends the work of failed or canceled runs. */
 export class RestoreEnding {
   readonly #options: RestoreEndingOptions;
 
@@ -62,9 +58,7 @@ export class RestoreEnding {
     this.#options = options;
   }
 
-  /**
-   * Its operations are told to stop. Its log and results are stored, so that somebody can read why.
-   */
+  /** Cancels operations. Stores log and results, so that users see the reason. */
   async fail(
     request: RestoreRequest,
     { bucket, files, journal, log, subject, signal, assertLeading }: RunParts,
@@ -128,9 +122,8 @@ export class RestoreEnding {
   }
 
   /**
-   * Throws what a run of it has failed with, where its files are published and cannot be published
-   * again: a server that was killed before it wrote that down. In a bucket that is not written once
-   * the next run replaces them.
+   * Throws the error of an earlier run whose files are published for good. The server was killed
+   * before it wrote the phase. In other buckets, the next run replaces the files.
    */
   async assertNotFailed(
     { restore, assertLeading }: RestoreRequest,
@@ -140,14 +133,14 @@ export class RestoreEnding {
     const archive = new RestoreArchive(bucket);
     const end = await archive.sealedEnd(name, { uid, signal });
     if (!end) return;
-    // It may have been killed while they were published.
+    // A kill may have interrupted the publishing.
     await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
     const known = failureSchema.safeParse(end).data?.failed;
     const text = 'an earlier run has failed, as its log says';
     throw new CodedError(known?.code ?? 'RESTORE_OVER', known?.message ?? text);
   }
 
-  /** What a journal has that nobody can go on with. */
+  /** Ends a run whose journal cannot be continued. */
   async endUnread(request: RestoreRequest, subject: Subject, bucket: Bucket): Promise<void> {
     const { restore, leaving } = request;
     try {
@@ -162,8 +155,8 @@ export class RestoreEnding {
   }
 
   /**
-   * Tells its operations to stop, also those that only its journal names. Throws `NOT_ENDED`, and
-   * what the bucket throws.
+   * Cancels all operations in the operations file and the journal. Throws `NOT_ENDED` and errors of
+   * the bucket.
    */
   async cancel(
     restore: Restore,
@@ -184,7 +177,7 @@ export class RestoreEnding {
     if (untold !== undefined) throw new CodedError('NOT_ENDED', untold, { retry: 'backoff' });
   }
 
-  /** Also of an earlier run, whose journal may lack its last ones. */
+  /** Also cancels movements of earlier runs that the journal lacks. */
   async #cancelMovements(
     { metadata: { name, uid, namespace = '' } }: Restore,
     options: { readonly assertLeading?: () => void; readonly signal: AbortSignal },

@@ -26,23 +26,21 @@ import { type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts'
 import { readSegment, SEGMENT_UNREAD, StoredTries } from '../../runs/stored-tries.ts';
 import { type RestoreRecords, restoreRecordsSchema } from './records.ts';
 
-/** An operation of an item, and since when there is one. */
+/** An operation of an item, with its start time. */
 export interface JournaledOperation extends StartedRestoreOperation {
   /** RFC 3339. */
   readonly created?: string;
-  /** Of a volume of a pod: the claim that it is of. */
+  /** The claim of a pod volume. */
   readonly claim?: string;
 }
 
-/** It was missing, and is made next. */
+/** A missing namespace that is created next. */
 interface NamespaceFact {
   readonly kind: 'namespace';
   readonly name: string;
 }
 
-/**
- * The API server's clock is behind the time of the Restore: objects may seem to be older than it.
- */
+/** The API server's clock is behind the Restore's time, so new objects may look older than it. */
 interface ClockFact {
   readonly kind: 'clock';
 }
@@ -57,14 +55,12 @@ export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact | ClockFa
 
 export interface RestoreJournalOptions {
   readonly bucket: Bucket;
-  /** The Restore's name and UID. */
   readonly name: string;
   readonly uid: string;
   /** `isJournalSealed` of the Restore. */
   readonly isSealed: boolean;
-  /** Scratch space for the log. */
   readonly directory: string;
-  /** Right before each put. */
+  /** Called right before each put. */
   readonly assertLeading: () => void;
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -78,7 +74,7 @@ export interface RestoreJournalOptions {
 const NOTHING = Buffer.alloc(0);
 const CLAIM = 'v1/PersistentVolumeClaim';
 
-/** What is done, and not stored yet. */
+/** Finished work that is not stored yet. */
 interface Pending {
   readonly records: RestoreRecords;
   readonly log: readonly string[];
@@ -94,11 +90,9 @@ const newRecords = (): RestoreRecords => ({
 });
 
 /**
- * What a restore has done so far, in numbered objects of its folder in the bucket, so that another
- * server goes on where one was killed: items, what was begun with them, hooks that are begun and
- * over, warnings and errors, and the log. What has begun something beyond the objects is stored
- * before its call returns. An object that was made and is in no segment is recognised by its
- * labels.
+ * Records the progress of a restore in the bucket, so that another server can continue it. Contains
+ * items and their operations, hooks, warnings and errors, and the log. Work beyond the objects is
+ * stored before its call returns. An object that no segment names is recognised by its labels.
  */
 export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
   readonly #clock: Clock;
@@ -107,10 +101,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   readonly #log: JournalLog;
   readonly #segments: SegmentWriter<Pending>;
   readonly #earlier: DoneItem[] = [];
-  /** Of this try and earlier ones: what the run leaves is made from them. */
+  /** Claims of all tries. The after-run file is made from them. */
   readonly #claims: DoneItem[] = [];
   readonly #operations: JournaledOperation[] = [];
-  /** Operations come when they are begun, and with their item again. */
+  /** Operations are noted when they begin, and again with their item. */
   readonly #operationsById = new Map<string, JournaledOperation>();
   readonly #entries: JournalEntry[] = [];
   readonly #facts: RestoreFact[] = [];
@@ -145,9 +139,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   /**
-   * Reads what earlier tries have stored, and says so in a segment of its own before anything else
-   * is done. Throws `DAMAGED_JOURNAL` where one cannot be read: what is in it may have begun
-   * operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
+   * Reads earlier tries, and stores a first segment before anything else. Throws `DAMAGED_JOURNAL`
+   * for an unreadable segment: repeating its unknown operations would be wrong. Throws `STILL_AWAY`
+   * and `SCRATCH_FULL`.
    */
   static async open(options: RestoreJournalOptions): Promise<RestoreJournal> {
     const log = await JournalLog.create(options.directory);
@@ -206,7 +200,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     await this.#log.append(log);
   }
 
-  /** Whether an earlier try has left anything. */
+  /** Whether an earlier try has stored anything. */
   get isContinued(): boolean {
     return this.#segments.isContinued;
   }
@@ -216,7 +210,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return this.#earlier;
   }
 
-  /** Claims that this try or an earlier one has made. */
+  /** Claims that any try has created. */
   get claims(): readonly DoneItem[] {
     return this.#claims;
   }
@@ -225,7 +219,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     if (item.kind === CLAIM && item.outcome === 'created') this.#claims.push(item);
   }
 
-  /** Of earlier tries and this one. */
+  /** Operations of all tries. */
   get operations(): readonly JournaledOperation[] {
     return this.#operations;
   }
@@ -248,12 +242,12 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return this.#facts;
   }
 
-  /** Hooks that earlier tries have run. */
+  /** Hooks that earlier tries have finished. */
   get hooks(): readonly HookRecord[] {
     return this.#hooks;
   }
 
-  /** Hooks that earlier tries have begun, over or not. */
+  /** Hooks that earlier tries have begun or finished. */
   get begunHooks(): readonly string[] {
     return this.#begunHooks;
   }
@@ -262,7 +256,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#segments.assertUsable();
     this.#noteClock();
     const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
-    // A time-out counts from here, also for the server that goes on.
+    // Timeouts count from here, also for a later server.
     const created = rfc3339Seconds(this.#clock.nowNs());
     const begun = operations.map(
       (operation): JournaledOperation =>
@@ -284,9 +278,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#addOperations(begun);
   }
 
-  /**
-   * Stored soon: a cancel and the next server find the operations, although their item is not over.
-   */
+  /** Stored soon, so that a cancel or the next server finds operations of unfinished items. */
   begun(operations: readonly StartedRestoreOperation[]): void {
     this.#segments.assertUsable();
     const created = rfc3339Seconds(this.#clock.nowNs());
@@ -297,7 +289,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#addOperations(begun);
   }
 
-  /** At some moment of this try or an earlier one, as far as it is known. */
+  /** Whether the clock was behind at any known moment of any try. */
   get isClockSetBack(): boolean {
     this.#noteClock();
     return this.#isClockSetBack;
@@ -310,8 +302,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   /**
-   * Notes the stored Backup of the restore, before any item. Throws `OTHER_BACKUP` if an earlier
-   * try was made from another one.
+   * Notes the stored Backup before any item. Throws `OTHER_BACKUP` if an earlier try used another
+   * one.
    */
   noteBackup({ name, uid }: { readonly name: string; readonly uid: string }): void {
     const noted = this.#facts.find((fact) => fact.kind === 'backup');
@@ -331,7 +323,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return this.#facts.some((fact) => fact.kind === 'namespace' && fact.name === name);
   }
 
-  /** Stored when the call returns: whoever goes on must not do it again. */
+  /** Stores a fact before it returns, because the next server must not repeat the work. */
   async addFact(fact: RestoreFact): Promise<void> {
     this.#segments.assertUsable();
     this.#records.facts.push({ ...fact });
@@ -340,10 +332,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(fact);
   }
 
-  /**
-   * Stored with the items that come after it, if not before: whoever goes on without it finds out
-   * the same.
-   */
+  /** Stores a fact with later items. Without it, the next server finds out the same. */
   noteFact(fact: RestoreFact): void {
     this.#segments.assertUsable();
     this.#records.facts.push({ ...fact });
@@ -352,7 +341,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(fact);
   }
 
-  /** Stored when the call returns: the hook is run next. */
+  /** Stores the note before it returns; then the hook runs. */
   async willRunHook(id: string): Promise<void> {
     this.#segments.assertUsable();
     this.#records.begun.push(id);
@@ -360,11 +349,11 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     await this.flush();
   }
 
-  /** Stored soon: of a process that is killed before, nobody knows whether the hook has run. */
+  /** Stored at once. After a kill before that, it is unknown whether the hook has run. */
   addHook(record: HookRecord): void {
     this.#records.hooks.push(record);
     this.#added(record.id.length);
-    // Whatever comes next throws what has failed.
+    // Later calls throw the error.
     this.flush().catch(() => undefined);
   }
 
@@ -393,21 +382,18 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return pending;
   }
 
-  /**
-   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
-   * every later call.
-   */
+  /** Throws `STILL_AWAY` and `SCRATCH_FULL`, and again at every later call. */
   flush(): Promise<void> {
     return this.#segments.flush();
   }
 
-  /** The log, whole, after everything was stored. It is closed with the journal. */
+  /** Stores everything and returns the complete log, until the journal closes. */
   async finish(): Promise<ScratchFile> {
     await this.flush();
     return this.#finishedLog();
   }
 
-  /** The log of a restore that has failed, with what could not be stored in the bucket. */
+  /** The log of a failed restore, including lines that are not in the bucket. */
   async finishLog(): Promise<ScratchFile> {
     await this.#segments.end('the restore has failed');
     return this.#finishedLog();
@@ -436,16 +422,12 @@ async function encode({ records, log }: Pending): Promise<SegmentParts> {
 
 export interface RestoreJournalPlace {
   readonly bucket: Bucket;
-  /** The Restore's name and UID. */
   readonly name: string;
   readonly uid: string;
   readonly signal: AbortSignal;
 }
 
-/**
- * Operations that the journal of a restore names, as far as it can be read. Throws what the bucket
- * throws.
- */
+/** Operations in the readable segments of a restore's journal. Throws errors of the bucket. */
 export async function journaledOperations(
   place: RestoreJournalPlace & Pick<RestoreJournalOptions, 'isSealed' | 'logger'>,
 ): Promise<readonly JournaledOperation[]> {
@@ -466,10 +448,7 @@ export async function journaledOperations(
   return operations;
 }
 
-/**
- * Of a restore whose phase says how its run ended: nobody goes on with it any more. Throws what the
- * bucket throws.
- */
+/** Removes the journal after the Restore has its phase. Throws errors of the bucket. */
 export async function removeRestoreJournal(place: RestoreJournalPlace): Promise<void> {
   const { bucket, name, uid, signal } = place;
   for await (const key of bucket.list(restoreJournalFolder(name, uid), { signal })) {

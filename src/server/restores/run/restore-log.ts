@@ -13,17 +13,16 @@ const keyOf = ({ level, namespace, resource, name, text }: JournalEntry): string
   JSON.stringify([level, namespace, resource, name, text]);
 
 /**
- * The log of one restore, as `velero restore logs` shows it, and what counts of it. A server that
- * goes on says some things again that an earlier try has said, such as what is odd about the backup
- * as a whole: these count once.
+ * The log of one restore, as `velero restore logs` shows it, with its results. A retry repeats some
+ * messages, such as oddities of the whole backup. Repeated messages count once.
  */
 export class RestoreLog implements BackupLog {
-  /** For plugins: their lines are in the log, and count as nothing, as in Velero. */
+  /** For plugins. As in Velero, their lines are logged but not counted. */
   readonly logger: Logger;
   readonly #results: Results;
   readonly #quiet: Results;
   readonly #sink: LogSink;
-  /** How often each was said by earlier tries, and not by this one yet. */
+  /** Number of times that earlier tries logged a message, minus repeats by this try. */
   readonly #said = new Map<string, number>();
 
   constructor({ entries, ...options }: RestoreLogOptions) {
@@ -38,7 +37,7 @@ export class RestoreLog implements BackupLog {
     }
   }
 
-  /** Counts and lists, of all tries. */
+  /** Counts and lists of all tries. */
   get results(): Pick<Results, 'lists' | 'errorCount' | 'warningCount'> {
     return this.#results;
   }
@@ -56,8 +55,8 @@ export class RestoreLog implements BackupLog {
   }
 
   /**
-   * Of what no earlier try has said, though it may have said the same of something else: a hook
-   * that is over in the journal is not run again.
+   * For an error that is always new, even with the text of an earlier one. Finished hooks, for
+   * example, do not run again.
    */
   newError(message: string, about: About = {}): void {
     this.#results.error(message, about);
@@ -70,7 +69,7 @@ export class RestoreLog implements BackupLog {
     const times = this.#said.get(key) ?? 0;
     if (times > 0) {
       this.#said.set(key, times - 1);
-      // A line of the log all the same.
+      // Log the line, but do not count it.
       this.#quiet[level](message, about);
       return;
     }

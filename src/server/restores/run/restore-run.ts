@@ -68,39 +68,33 @@ import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
 import { leadingClient } from './while-leading.ts';
 
-/** What all runs of restores need. */
+/** Settings of all runs of restores. */
 export interface RestoreRunSettings {
   readonly client: KubeClient;
   readonly discovery: Discovery;
   readonly archiveOf: (bucket: Bucket) => BackupArchive;
   readonly operations: OperationMap;
-  /** By the names that native snapshots have; with their credentials. */
+  /** Loads locations of native snapshots by name, with their credentials. */
   readonly snapshotLocations: (
     names: readonly string[],
     signal: AbortSignal,
   ) => Promise<readonly SnapshotLocation[]>;
-  /** Scratch space. */
   readonly directory: string;
   /**
-   * With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an
-   * image that a ConfigMap names without one.
+   * The image with `/velero-restore-helper`, for pods that wait for volumes. The tag is for images
+   * from a ConfigMap without a tag.
    */
   readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
-  /**
-   * Velero's feature `EnableAPIGroupVersions`: of a backup that has several versions of its types
-   * one is chosen.
-   */
+  /** Velero's feature `EnableAPIGroupVersions`: chooses among several versions of a type. */
   readonly hasAllVersions?: boolean;
-  /** Of the ConfigMap that a Restore names. Throws what is wrong with it. */
+  /** Parses the ConfigMap that a Restore names. Throws if it is invalid. */
   readonly readPolicies?: (config: ConfigMap) => FinePolicies;
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
-  /** `--trust-must-include-annotations`. */
   readonly trustsMustInclude?: boolean;
-  /** `--resource-timeout`. */
   readonly resourceTimeoutMs: number;
-  /** As the controller of operations has it. */
+  /** The same as in the controller of operations. */
   readonly timeoutNsOf?: TimeoutOf<Restore>;
   readonly logger: Logger;
   readonly patienceMs?: number;
@@ -108,7 +102,7 @@ export interface RestoreRunSettings {
   readonly podWatch?: HookRunOptions['watch'];
 }
 
-/** What one run works with. Whoever opened these closes them. */
+/** The parts of one run. The caller closes them. */
 export interface RestoreRunOptions {
   readonly request: RestoreRequest;
   readonly parts: RunParts;
@@ -116,7 +110,6 @@ export interface RestoreRunOptions {
   readonly settings: RestoreRunSettings;
 }
 
-/** What it makes of volumes and hooks beside the objects. */
 interface Beside {
   readonly files: FileBackups;
   readonly volumes: RestoredVolumes;
@@ -128,17 +121,14 @@ interface Beside {
 type NamedPlace = Pick<DoneItem, 'namespace' | 'name'>;
 
 /**
- * How long an API server may be away while an item is made. Our choice, as for backups: a control
- * plane is replaced in less.
+ * Longest outage of the API server during an item. Our choice, as for backups: replacing a control
+ * plane takes less.
  */
 const ITEM_PATIENCE_MS = 20 * 60_000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 const CLAIMS = 'v1/PersistentVolumeClaim';
 
-/**
- * One run of one restore: from what its backup has, by way of the objects in the cluster, to the
- * files in the bucket.
- */
+/** One run of one restore: reads the backup, creates objects, and stores the files. */
 export class RestoreRun {
   readonly #request: RestoreRequest;
   readonly #parts: RunParts;
@@ -146,9 +136,9 @@ export class RestoreRun {
   readonly #settings: RestoreRunSettings;
   /** Waits while the API server is away. */
   readonly #cluster: KubeClient;
-  /** Claims of the backup that the cluster had already. */
+  /** Claims of the backup that existed in the cluster. */
   readonly #there: DoneItem[] = [];
-  /** `namespace/name` of those whose files have a warning already. */
+  /** `namespace/name` of claims that have a warning about their files. */
   readonly #told = new Set<string>();
 
   constructor({ request, parts, session, settings }: RestoreRunOptions) {
@@ -161,7 +151,7 @@ export class RestoreRun {
     this.#cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
   }
 
-  /** Once. Throws what ends the restore as `Failed`, and the reason of the signal. */
+  /** Call it once. Throws the error that fails the restore, and the reason of the signal. */
   async make(): Promise<RestoreOutcome> {
     const { restore } = this.#request;
     const { bucket, journal, subject, signal } = this.#parts;
@@ -258,16 +248,16 @@ export class RestoreRun {
     });
   }
 
-  /** Undefined where the versions count that the backup's cluster preferred. */
+  /** Undefined to use the versions that the backup's cluster preferred. */
   async #versions(formatVersion: string): Promise<VersionChoice | undefined> {
     const { discovery, hasAllVersions = false } = this.#settings;
-    // Older formats have each item once.
+    // Older formats contain each item once.
     if (!hasAllVersions || formatVersion < '1.1.0') return undefined;
     const { namespace } = this.#request.restore.metadata;
     return versionChoice(this.#cluster, discovery, { namespace, signal: this.#parts.signal });
   }
 
-  /** After the items: says what is missing, and stores what the restore leaves and its files. */
+  /** After the items: reports missing data, and stores the after-run file and the files. */
   async #finish(
     { infos }: VolumeSources,
     unnoted: readonly BackupVolumeInfo[],
@@ -396,8 +386,8 @@ export class RestoreRun {
       snapshotters: (provider, config) => this.#session.snapshotter(provider, config),
       ...(pollMs !== undefined && { pollMs }),
       onFact: async (fact) => {
-        // A volume that the provider has made is known to nobody else. The rest is decided again as
-        // it was, and a put for each takes long with thousands of volumes.
+        // Only the journal knows a volume that a provider has just made. Other facts can be derived
+        // again, and a put for each would be slow with thousands of volumes.
         if (fact.kind === 'volume') await journal.addFact(fact);
         else journal.noteFact(fact);
       },
@@ -471,7 +461,7 @@ export class RestoreRun {
     return inPlace;
   }
 
-  /** A claim, by its place in the backup. */
+  /** `claim` has its name in the backup. */
   #hasMade(claim: NamedPlace): boolean {
     const namespace = targetNamespace(claim.namespace, this.#request.restore);
     const { claims } = this.#parts.journal;
@@ -493,7 +483,7 @@ export class RestoreRun {
     if (isRefused && inPlacePolicyOf(this.#request.restore)) inPlace.noteRefused(item);
   }
 
-  /** Velero's own, by their names; those of plugins come after them. */
+  /** Velero's own actions, sorted by name. Actions of plugins come after them. */
   #ownActions(files: FileBackups): RestoreAction[] {
     const { namespace = '' } = this.#request.restore.metadata;
     const { log } = this.#parts;

@@ -26,17 +26,17 @@ import { whileLeading } from './while-leading.ts';
 export interface ClusterRestoreRunnerOptions extends RestoreRunSettings {
   readonly buckets: Buckets;
   readonly sessions: RestoreSessions;
-  /** Of the logs of restores. */
+  /** Level for the logs of restores. */
   readonly logLevel: string;
   readonly logFormat: string;
   readonly clock?: Clock;
   readonly journalLimits?: RestoreJournalOptions['limits'];
 }
 
-/** The times of the API server and of a Restore are known to a second. */
+/** Tolerance: times of the API server and of a Restore are exact to a second. */
 const CLOCK_MS = 2000;
 
-/** Brings backups into the cluster, from the bucket of their location. */
+/** Restores backups into the cluster, from the bucket of their location. */
 export class ClusterRestoreRunner implements RestoreRunner {
   readonly #options: ClusterRestoreRunnerOptions;
   readonly #clock: Clock;
@@ -89,7 +89,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
         isSetBack: () => this.#isSetBack(restore),
       });
     } catch (error) {
-      // Nobody goes on with what an earlier run has begun.
+      // No later run will continue these operations.
       if (!isLeft(error, request.signal)) await this.#ending.endUnread(request, subject, bucket);
       throw error;
     }
@@ -123,7 +123,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       return await new RestoreRun({ request, parts, session, settings: this.#options }).make();
     } catch (error) {
       const reason = signal.aborted ? asError(signal.reason) : error;
-      // Another server goes on, and finds everything as it is.
+      // Leave everything unchanged for the next server.
       if (!isLeft(reason, request.signal))
         await this.#ending.fail(request, parts, { session, reason });
       throw reason;

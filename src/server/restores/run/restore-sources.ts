@@ -16,16 +16,16 @@ import { ResourceModifiers } from '../../../restore/index.ts';
 import { patiently } from '../../runs/patience.ts';
 import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 
-/** What a restore is made from. Whoever loads it disposes of it. */
+/** The inputs of a restore. The caller disposes of it. */
 export interface RestoreSources extends AsyncDisposable {
-  /** What tells the objects of the backup's operations from those of other backups. */
+  /** Identifies objects of the backup's operations. */
   readonly backup: BackupIdentity;
   /** The Backup of the cluster; the stored one if it is deleted. */
   readonly backupObject: Backup;
   /** The objects of the backup, unpacked on scratch space. */
   readonly contents: Contents;
   readonly volumes: VolumeSources;
-  /** Of the ConfigMaps that the Restore names. */
+  /** From the ConfigMaps that the Restore names. */
   readonly modifiers: ResourceModifiers | undefined;
   readonly policies: FinePolicies | undefined;
 }
@@ -34,11 +34,10 @@ export interface RestoreSourcesOptions {
   readonly client: Pick<KubeClient, 'find' | 'get' | 'list' | 'listPage'>;
   readonly archive: BackupArchive;
   readonly restore: Restore;
-  /** The backup storage location that the archive is in. */
+  /** The backup storage location of the archive. */
   readonly location: string;
-  /** Scratch space. */
   readonly directory: string;
-  /** Throws what is wrong with it. */
+  /** Throws if the ConfigMap is invalid. */
   readonly readPolicies?: ((config: ConfigMap) => FinePolicies) | undefined;
   readonly logger: Logger;
   readonly patienceMs?: number | undefined;
@@ -46,8 +45,8 @@ export interface RestoreSourcesOptions {
 }
 
 /**
- * Throws `WRONG_SIGNATURE` and `NOT_SIGNED`. Throws `NO_DOWNLOAD` where the backup cannot be had.
- * Throws errors of the ConfigMaps.
+ * Throws `WRONG_SIGNATURE`, `NOT_SIGNED`, errors of the ConfigMaps, and `NO_DOWNLOAD` if the backup
+ * cannot be read.
  */
 export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
   const { client, archive, restore, location, directory, readPolicies, signal } = options;
@@ -55,7 +54,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   const { namespace } = restore.metadata;
   const ref = { namespace, name: backupName };
   const found = await client.find(BACKUPS as Resource<Backup>, ref, { signal });
-  // The Backup may be deleted, and another one of its name be in another location.
+  // The Backup may be deleted, and a new one of its name may be in another location.
   const known = (found?.spec.storageLocation ?? location) === location ? found : undefined;
   const stored = await download(
     () => (known ? archive.openOf(known, { signal }) : archive.open(backupName, { signal })),
@@ -91,7 +90,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   };
 }
 
-/** Velero's words for a backup that cannot be had. */
+/** Uses Velero's words for a backup that cannot be read. */
 async function download<T>(
   task: () => Promise<T>,
   { logger, signal, patienceMs }: RestoreSourcesOptions,

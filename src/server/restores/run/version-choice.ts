@@ -6,8 +6,8 @@ const CONFIG = 'enableapigroupversions';
 const KEY = 'restoreResourcesVersionPriority';
 
 /**
- * By what the cluster serves at the moment of each question, and the ConfigMap in which users name
- * versions. Throws what the API server throws.
+ * Chooses by the versions that the cluster serves at each call, and by the users' ConfigMap. Throws
+ * `KUBE_*` errors.
  */
 export async function versionChoice(
   client: Pick<KubeClient, 'find'>,

@@ -18,7 +18,7 @@ import {
 import type { BackedUpItems } from '../../../restore/index.ts';
 import type { VolumeFacts } from '../../../restore-volumes/index.ts';
 
-/** What a backup has of the volumes that were in it. */
+/** The data that a backup has of its volumes. */
 export interface VolumeSources {
   readonly infos: readonly BackupVolumeInfo[];
   readonly natives: readonly NativeSnapshot[];
@@ -45,9 +45,9 @@ const CLAIM_ANNOTATION = 'velero.io/pvc-name';
 const UPLOAD_LABELS = { usage: 'velero.io/resource-usage', claim: 'velero.io/pvc-namespace-name' };
 
 /**
- * Reads it from the files of the backup, and PodVolumeBackups from the cluster as well: those of a
- * cluster that has just got the backup may still be missing there. Throws `DAMAGED_ARCHIVE`, and
- * what the bucket and the API server throw.
+ * Reads the files of the backup. PodVolumeBackups also come from the cluster, but a cluster that
+ * has just synced the backup may lack some. Throws `DAMAGED_ARCHIVE`, and errors of the bucket and
+ * the API server.
  */
 export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<VolumeSources> {
   const { stored, restore, signal } = options;
@@ -81,7 +81,7 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
       const native = nativeOf.get(metadata.name);
       const { restorePVs } = restore.spec;
       const { namespace, name } = spec.claimRef ?? {};
-      // Without a note the files of the backup say it.
+      // Without a volume info, the files of the backup decide.
       const isAsked = info === undefined && name !== undefined;
       const claim = idOf(namespace, name);
       return {
@@ -97,8 +97,8 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
 }
 
 /**
- * The volumes of a backup that has no volume infos: Velero before 1.13 stored none, and the file
- * may be lost. Its snapshots, native snapshots and DataUploads name the claims.
+ * The volumes of a backup without volume infos: Velero before 1.13 stored none, and the file may be
+ * lost. CSI snapshots, native snapshots and DataUploads name the claims.
  */
 export async function volumesWithoutInfos(
   { infos, natives, snapped }: Pick<VolumeSources, 'infos' | 'natives' | 'snapped'>,
@@ -176,7 +176,7 @@ async function podVolumeBackupsOf({
   return [...present, ...missing.filter(isPodVolumeBackup)];
 }
 
-/** The file may have been written by anybody. */
+/** The file may come from anybody. */
 function isPodVolumeBackup(object: KubeObject): object is PodVolumeBackup {
   const { spec } = object as Partial<PodVolumeBackup>;
   return typeof spec?.pod === 'object' && typeof spec.volume === 'string';

@@ -16,31 +16,31 @@ import type { StartedRestoreOperation, VolumesInPlace } from '../../../restore/i
 
 export interface RestoredInPlaceOptions {
   readonly client: Pick<KubeClient, 'collect' | 'find'>;
-  /** Of the DataDownloads. */
+  /** Namespace of the DataDownloads. */
   readonly namespace: string;
-  /** How long those of others are waited for. */
+  /** Time limit for DataDownloads of other restores. */
   readonly timeoutMs: number;
-  /** Asks about all operations of the restore, and ends those whose time is over. */
+  /** Polls all operations of the restore, and ends them if they time out. */
   readonly poll: () => Promise<Pick<Round, 'operations'>>;
-  /** Around the wait: other restores may go on meanwhile. */
+  /** Runs a wait. Other restores may run meanwhile. */
   readonly whileWaiting: (task: () => Promise<void>) => Promise<void>;
   readonly log: Pick<BackupLog, 'info'>;
   readonly signal: AbortSignal;
   readonly pollMs?: number | undefined;
-  /** {@link LOOK_MS}; less in tests. */
+  /** {@link LOOK_MS}; shorter in tests. */
   readonly lookMs?: number;
 }
 
-/** Data movers report that often at most. Our choice. */
+/** Data movers report no more often. Our choice. */
 const POLL_MS = 2000;
 /**
- * So old an answer about those of others may be: who begins one later looks for pods, and finds
- * them. Our choice.
+ * Age limit for a list of other DataDownloads. The start of a later DataDownload checks for pods,
+ * and finds them. Our choice.
  */
 const LOOK_MS = 60_000;
 /**
- * So often one is looked at that no agent has taken up: five minutes. Whoever takes it up later
- * finds the pods, and does not begin. Our choice.
+ * Looks at a DataDownload without an agent: five minutes. A later agent finds the pods, and does
+ * not begin. Our choice.
  */
 const UNCLAIMED_LOOKS = 150;
 /** Claims that a message names. */
@@ -48,7 +48,7 @@ const NAMED_MAX = 5;
 
 type Claim = Pick<StartedRestoreOperation['item'], 'namespace' | 'name'>;
 
-/** A DataDownload that writes into the volume of a claim, or is about to. */
+/** A DataDownload that writes into the volume of a claim, or will. */
 interface Writer {
   readonly name: string;
   readonly uid: string;
@@ -57,28 +57,25 @@ interface Writer {
 }
 
 /**
- * Volumes that a restore brings back in place, by their operations: those of this try and of
- * earlier ones. And those that anybody else brings back: another Restore, also one whose run is
- * over, `longshore restore in-place`, or an attempt of this one whose operation was not noted.
+ * Volumes that are restored in place by the operations of this restore, in any try. Also covers
+ * DataDownloads of others: another Restore, `longshore restore in-place`, or an operation of this
+ * Restore that was never noted.
  */
 export class RestoredInPlace implements VolumesInPlace {
   readonly #options: RestoredInPlaceOptions;
-  /** By the ID of the operation. */
+  /** Keys are IDs of operations. */
   readonly #open = new Map<string, Claim>();
   readonly #failed = new Map<string, Claim[]>();
   /**
-   * Namespaces with one that is brought back, and claims that were refused: together they would be
-   * of two times.
+   * Namespaces with a volume in place, and refused claims. Both in one namespace would mix data of
+   * two times.
    */
   readonly #begun = new Set<string>();
   readonly #refused = new Map<string, Claim[]>();
-  /** What was told of what an operation waits for, by claim. */
+  /** The last reported reason why an operation waits. Keys are claims. */
   readonly #told = new Map<string, string>();
   #writers: readonly Writer[] = [];
-  /**
-   * UIDs of DataDownloads that nobody has taken up for minutes; one that begins after all is waited
-   * for again.
-   */
+  /** UIDs of DataDownloads that no agent has taken. If one begins after all, it counts again. */
   readonly #givenUp = new Set<string>();
   #lookedMs = -Infinity;
 
@@ -94,7 +91,7 @@ export class RestoredInPlace implements VolumesInPlace {
     }
   }
 
-  /** Of a claim that is neither made nor brought back. */
+  /** Notes a claim that is neither created nor restored in place. */
   noteRefused({ namespace, name }: Claim): void {
     this.#refused.set(namespace, [...(this.#refused.get(namespace) ?? []), { namespace, name }]);
   }
@@ -105,7 +102,7 @@ export class RestoredInPlace implements VolumesInPlace {
       await this.#wait([...this.#open.values()], () => this.#untilSettled());
       log.info('volumes are settled, and the restore goes on');
     }
-    // While this one waits others go on, and may begin more.
+    // During this wait, other restores run and may begin more.
     while (!this.#failed.has(namespace)) {
       const writers = await this.#writersOf(namespace);
       if (writers.length === 0) return;
@@ -147,7 +144,7 @@ export class RestoredInPlace implements VolumesInPlace {
     );
   }
 
-  /** Whatever becomes of them: what is not whole is noted. */
+  /** Waits for the end of all writers, and notes the failed ones. */
   async #untilWritten(writers: readonly Writer[]): Promise<void> {
     const { client, namespace, signal, timeoutMs, log, pollMs = POLL_MS } = this.#options;
     const sinceMs = performance.now();
@@ -158,7 +155,7 @@ export class RestoredInPlace implements VolumesInPlace {
         signal.throwIfAborted();
         const { name, uid, claim } = writer;
         const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
-        // One that was deleted meanwhile has not said that it is done.
+        // A deleted DataDownload did not report success.
         if (found?.metadata.uid !== uid) this.#noteFailed(claim);
         else if (looks > UNCLAIMED_LOOKS && isUnclaimed(found)) {
           this.#givenUp.add(uid);
@@ -183,7 +180,7 @@ export class RestoredInPlace implements VolumesInPlace {
     this.#failed.set(claim.namespace, [...(this.#failed.get(claim.namespace) ?? []), claim]);
   }
 
-  /** Why nobody has begun it, each time that this changes. */
+  /** Logs why an operation has not begun, whenever the reason changes. */
   #tellWait(claim: Claim, description: string): void {
     const name = namesOf([claim]);
     if (!isWaitNote(description) || this.#told.get(name) === description) return;
@@ -235,14 +232,11 @@ function writersOf(download: DataDownload): Writer[] {
   return [{ name, uid, claim, isUnclaimed: isUnclaimed(download) }];
 }
 
-/**
- * Nobody has begun it, and no agent has put its finalizer on it, as one does that has no place for
- * it yet.
- */
+/** No agent has begun it or set its finalizer. An agent without a free place sets the finalizer. */
 const isUnclaimed = ({ metadata, status }: DataDownload): boolean =>
   isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
-/** Canceled before anybody took it up: an agent that finds it only says so. */
+/** Canceled before an agent took it: the agent then only records the cancel. */
 const neverBegins = ({ spec, status }: DataDownload): boolean =>
   isNew(status?.phase) && spec.cancel === true;
 
@@ -250,7 +244,7 @@ function isOnlyLook(download: DataDownload): boolean {
   try {
     return inPlaceOrderOf(download)?.dryRun === true;
   } catch {
-    // An agent refuses it soon.
+    // An agent will refuse it soon.
     return false;
   }
 }

@@ -2,14 +2,14 @@ import type { KubeClient } from '../../../kube/index.ts';
 import type { RestoreRequest } from './contract.ts';
 
 export interface Leading {
-  /** Ends with the request's, and when this process does not lead any more. */
+  /** Aborted with the request's signal, or when this process no longer leads. */
   readonly signal: AbortSignal;
   readonly assertLeading: () => void;
 }
 
 /**
- * The run ends at once when another process may lead: an item that cannot be made because of it has
- * not failed.
+ * Ends the run at once when another process may lead. An item that fails for this reason does not
+ * count as failed.
  */
 export function whileLeading({
   assertLeading,
@@ -31,7 +31,7 @@ export function whileLeading({
 
 type ItemClient = Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
 
-/** Each write is a leader's. */
+/** Checks the leadership before each write. */
 export const leadingClient = (client: ItemClient, assertLeading: () => void): ItemClient => ({
   find: (...given) => client.find(...given),
   collect: (...given) => client.collect(...given),
