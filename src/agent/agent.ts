@@ -79,10 +79,7 @@ export class Agent {
   readonly #slots: Slots;
   /** Each direction has its own queue, and some places that the others cannot take. */
   readonly #exposures: Readonly<Record<DirectionName, Slots>>;
-  /**
-   * Places for hosting pods that this node must run because its own pods use the volumes. Counted
-   * apart from the other places.
-   */
+  /** Places for hosting pods that must run here, because this node's pods use the volumes. */
   readonly #hosted: Readonly<Partial<Record<DirectionName, Slots>>>;
   #stage: 'starting' | 'running' | 'draining' | 'stopped' = 'starting';
 
@@ -138,10 +135,7 @@ export class Agent {
     return undefined;
   }
 
-  /**
-   * Runs until aborted. Movers then continue alone, and the restarted agent finds the CRs
-   * unchanged.
-   */
+  /** Runs until aborted. Movers then continue alone, and CRs stay unchanged for the next agent. */
   async run(signal: AbortSignal): Promise<void> {
     const { client, logger, namespace, node, agentSelector } = this.#options;
     const scope = { namespace };

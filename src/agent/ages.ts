@@ -1,10 +1,7 @@
 import type { Clock } from '../base/index.ts';
 import { millisecondsSince } from './movement.ts';
 
-/**
- * The age of an object when this process first saw it, and the time of that sight; milliseconds of
- * `performance.now()`.
- */
+/** Age of an object when first seen, and when that was; ms of `performance.now()`. */
 export interface Sighting {
   /** Id of the object. The age is of this object only. */
   readonly of: string;

@@ -7,7 +7,7 @@ type Sought = Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>;
 export interface AheadOptions {
   readonly query: Sought;
   readonly load: (signal: AbortSignal) => Promise<RepositoryAccess>;
-  /** Derives the key and loads the storage's modules. Writes nothing. */
+  /** Derives the key and loads the storage's library. Writes nothing. */
   readonly prepare: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
   readonly logger: Logger;
 }
@@ -32,7 +32,6 @@ export class Ahead {
     this.#options = options;
   }
 
-  /** Starts once. */
   start(): void {
     this.#loading ??= this.#load();
   }
@@ -84,7 +83,6 @@ export class Ahead {
     return this.#loaded.access;
   }
 
-  /** Aborts running work. */
   stop(): void {
     this.#abort.abort();
   }

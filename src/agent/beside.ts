@@ -9,10 +9,7 @@ type Outcome = { readonly result: Result | undefined } | { readonly error: unkno
 
 /** Tasks running at once. They mostly wait for the API server and for storage. */
 const RUNNING_MAX = 32;
-/**
- * Limit for clean-ups among them. Storage that fails to delete volumes can keep hundreds running
- * for days.
- */
+/** Limit for clean-ups. Storage that fails to delete volumes keeps hundreds going for days. */
 const UNHURRIED_MAX = 16;
 const FULL_MS = 2000;
 
@@ -41,10 +38,7 @@ export class Beside {
     return outcome;
   }
 
-  /**
-   * Starts the task, or returns a time to try again. `isUnhurried`: counts against the smaller
-   * limit.
-   */
+  /** Starts the task, or returns a time to retry. `isUnhurried`: has a smaller limit. */
   start(
     key: string,
     task: () => Promise<Result | undefined>,
@@ -67,7 +61,6 @@ export class Beside {
     return undefined;
   }
 
-  /** Resolves when no task is running. */
   async drain(): Promise<void> {
     await Promise.all(this.#running.values());
   }

@@ -20,9 +20,7 @@ import { askPatiently } from './rights.ts';
 const PAGE = 500;
 const PAGES_MAX = 100;
 
-/**
- * Set by Velero's server on PodVolumeBackups of PVCs (pkg/apis/velero/v1/labels_annotations.go).
- */
+/** Velero's labels on PodVolumeBackups of PVCs (pkg/apis/velero/v1/labels_annotations.go). */
 const PVC_NAME = 'velero.io/pvc-name';
 const PVC_UID = 'velero.io/pvc-uid';
 
@@ -148,10 +146,7 @@ export async function loadParents(
     // The usual case. The early return avoids a list of all PodVolumeBackups.
     if (stored.every(({ id }) => known.has(id))) return { more };
     const named = new Set(stored.flatMap(({ id, uid }) => [id, uid ?? id]));
-    /**
-     * Whether all PodVolumeBackups that name a snapshot are of this volume. Keys are UIDs of
-     * PodVolumeBackups and IDs of snapshots.
-     */
+    /** Whether all PodVolumeBackups of a snapshot are of this volume; by their UID and its ID. */
     const verdicts = new Map<string, boolean>();
     let isMixed = sharesPath(backup, pod);
     await eachSibling(backup, { client, signal }, (other) => {
@@ -177,10 +172,7 @@ export async function loadParents(
   }
 }
 
-/**
- * Calls `see` with each earlier backup of the repository. Holds only one page in memory at a time.
- * Throws `TOO_MANY_BACKUPS`.
- */
+/** Calls `see` for each earlier backup, one page in memory. Throws `TOO_MANY_BACKUPS`. */
 async function eachSibling(
   backup: PodVolumeBackup,
   { client, ...query }: { client: KubeClient; signal: AbortSignal; labelSelector?: string },

@@ -1,10 +1,7 @@
 import type { Cache } from '../kube/index.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf } from './movement.ts';
 
-/**
- * Number of CRs in each phase, and of CRs being exposed. Updated with every change, because there
- * may be thousands.
- */
+/** CRs by phase, and CRs being exposed. Updated by changes, because there may be thousands. */
 export class Counts {
   readonly #phases = new Map<string, number>();
   #exposing = 0;

@@ -82,10 +82,7 @@ export interface DataMoverOptions {
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ repository: Repository } & AsyncDisposable>;
-  /**
-   * Does the part of {@link openRepository} that writes nothing, and keeps it in memory. Makes the
-   * later call faster. May fail.
-   */
+  /** Does the read-only part of {@link openRepository} early, to save time later. May fail. */
   readonly prepareRepository: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
   /** Aborted when the process is asked to end. */
   readonly signal: AbortSignal;
@@ -200,10 +197,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   }
 }
 
-/**
- * From now on a different mover may write to the volume. This process must not write one more byte,
- * so it waits for nothing.
- */
+/** A different mover may write from now on. Stop before the next byte, and wait for nothing. */
 function stopFenced(
   { kind, name, logger, terminationLog, endNow }: DataMoverOptions,
   reason: string,
@@ -223,9 +217,7 @@ interface Move {
   readonly recorder: EventRecorder;
   readonly ahead: Ahead | undefined;
   readonly signal: AbortSignal;
-  /**
-   * Called when all data is written. Orders no longer matter, and the agent may end the CR at once.
-   */
+  /** All data is written: orders no longer matter, and the agent may end the CR at once. */
   readonly onMoved: () => void;
 }
 

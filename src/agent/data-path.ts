@@ -15,7 +15,6 @@ export interface DataPathOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly onProgress: (progress: MoverProgress) => void;
-  /** Called when a mover reports that it is done. */
   readonly onDone?: () => void;
   /** Bytes moved since the last call. */
   readonly onMoved?: (bytes: number) => void;
@@ -26,32 +25,21 @@ export interface DataPathOptions {
 const PAUSE_MS = 1000;
 /** Longest pause between tries while the server does not answer. The pause doubles each time. */
 const PAUSE_MS_MAX = 8000;
-/**
- * Movers report every few seconds. An undetected hanging watch would make a live mover look
- * stalled.
- */
+/** Movers report every few seconds. A hanging watch would make a live mover look stalled. */
 const SILENCE_MS = 150_000;
 const TICK_MS = 5000;
 /** Movers of one CR whose results are kept. A mover is restarted three times. */
 const RESULTS_MAX = 8;
-/**
- * A longer gap between two ticks means that the process or its node was suspended and received
- * nothing.
- */
+/** After such a gap between ticks, the process or its node was suspended and heard nothing. */
 const STOOD_STILL_MS = 30_000;
 
-/**
- * Progress and results that a data mover reports by Events on its CR (Velero:
- * pkg/datapath/micro_service_watcher.go).
- */
+/** A data mover's Events on its CR (Velero: pkg/datapath/micro_service_watcher.go). */
 export class DataPath {
   readonly #options: DataPathOptions;
   readonly #abort = new AbortController();
   readonly #uid: string;
   #lastText = '';
-  /**
-   * Resource versions of Events by name. Events of earlier movers stay, and each list returns them.
-   */
+  /** Resource versions of Events by name. Every list returns old Events again. */
   readonly #versions = new Map<string, string>();
   /** Results by UID of the mover's pod. */
   readonly #results = new Map<string, MoverResult>();
@@ -84,10 +72,7 @@ export class DataPath {
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
   }
 
-  /**
-   * The highest number ever reported. A restarted mover begins at zero, and repeated work counts
-   * once.
-   */
+  /** The highest number reported. A restarted mover begins at zero; its repeats count once. */
   get doneBytes(): number {
     return this.#doneBytes;
   }

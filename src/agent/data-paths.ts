@@ -19,10 +19,7 @@ export interface DataPathsOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
-/**
- * Pauses between progress writes, because every agent of the cluster receives each write. The pause
- * grows to a tenth of the running time, at most {@link WRITE_MS_MAX}.
- */
+/** Pause between progress writes, which all agents receive. Grows to a tenth of the run time. */
 const WRITE_MS = 1000;
 const WRITE_MS_MAX = 10_000;
 

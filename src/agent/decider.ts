@@ -50,10 +50,7 @@ interface Read<M> {
   told: ToldFact;
 }
 
-/**
- * How often to check that the source or target of a move still exists. The mover checks too, at its
- * end. Our choice.
- */
+/** How often to look for a lost source or target. The mover also looks at its end. Our choice. */
 const LOST_EVERY_MS = 30_000;
 /** Agents of other nodes wait this long, so that the node with the volume goes first. */
 const HOME_FIRST_MS = 5000;

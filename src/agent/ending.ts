@@ -217,10 +217,7 @@ export class Ending<M extends Movement> {
     return undefined;
   }
 
-  /**
-   * The CR was ended by another agent while this agent hung in the middle of creating objects. Only
-   * this agent knows the late objects, so it deletes them.
-   */
+  /** The CR ended elsewhere while this agent hung. Deletes objects created too late. */
   async #dropLate(movement: M): Promise<void> {
     const { direction } = this.#options;
     for (let tries = 1; tries <= VANISHED_TRIES_MAX; tries++) {
@@ -229,10 +226,7 @@ export class Ending<M extends Movement> {
     }
   }
 
-  /**
-   * A user removed the finalizer. Frees its places and deletes its objects, because no other agent
-   * will.
-   */
+  /** A user removed the finalizer. Frees the CR's places and deletes its objects. */
   async vanished(movement: M): Promise<void> {
     const { node, direction, logger } = this.#options;
     const { uid } = movement.metadata;

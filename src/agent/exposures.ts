@@ -6,13 +6,9 @@ import type { Exposure, ExposureState, Memory } from './tracked.ts';
 
 export interface ExposuresOptions<M extends Movement> {
   readonly slots: Slots;
-  /**
-   * Places for hosting pods whose node is fixed by the volume's pod. Undefined for kinds whose pods
-   * the scheduler places.
-   */
+  /** Places for hosting pods with a fixed node; undefined if the scheduler places them. */
   readonly hosted?: Slots | undefined;
   readonly memory: Memory<M>;
-  /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
 
@@ -25,10 +21,7 @@ const LIVED_MS = 60_000;
  */
 const FAILED_TIMES_MIN = 10;
 
-/**
- * Exposes volumes beside the reconciler, because each exposure waits for storage. Bounds how many
- * run at once.
- */
+/** Exposes volumes, a bounded number at once. Each waits for storage, beside the reconciler. */
 export class Exposures<M extends Movement> {
   readonly #options: ExposuresOptions<M>;
 

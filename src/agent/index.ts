@@ -1,6 +1,4 @@
-/**
- * Program of the DaemonSet: the agent that drives the CRs, and the data mover in its hosting pods.
- */
+/** Program of the DaemonSet: the agent that drives CRs, and the data mover of hosting pods. */
 export { Agent, type AgentOptions } from './agent.ts';
 export { FENCE_VARIABLE } from './named-mover.ts';
 export { FENCE_MARGIN_MS } from './fence.ts';

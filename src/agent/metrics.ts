@@ -215,9 +215,7 @@ export class AgentMetrics {
     this.#bytes.inc({ direction }, bytes);
   }
 
-  /**
-   * `bytes`: size of the whole volume. `newBytes`: backups only, bytes that no earlier backup had.
-   */
+  /** `bytes`: the whole volume. `newBytes`: backups only, bytes that no earlier backup had. */
   completed(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
     if (isBackup(direction)) this.#newBytes.inc(newBytes);
     this.#phases.observe({ direction, phase: 'Completed' }, ms / 1000);

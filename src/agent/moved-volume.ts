@@ -103,10 +103,7 @@ export function originOf(
   };
 }
 
-/**
- * Longshore's agents count the movers that they name. Velero's agents name none, so count deaths
- * too.
- */
+/** Longshore's agents count named movers. Velero's agents name none, so count deaths too. */
 export const hadMoverBefore = (restore: PodVolumeRestore | DataDownload): boolean =>
   (moverOf(restore)?.generation ?? 1) > 1 || restartsOf(restore) > 0;
 

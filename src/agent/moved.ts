@@ -9,10 +9,7 @@ import type { Movement } from './movement.ts';
 
 export type MovedKind = 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
 
-/**
- * Differences between the kinds for the data mover. The words are Velero's (pkg/datamover,
- * pkg/podvolume).
- */
+/** Differences of the kinds, in Velero's words (pkg/datamover, pkg/podvolume). */
 export interface MovedTraits {
   readonly resource: Resource<Movement>;
   readonly direction: 'backup' | 'restore';

@@ -18,10 +18,7 @@ const ATTEMPTS_MAX = 10;
 /** A single failed write is ignored. Only a longer streak counts. */
 const REFUSING_MS = 15_000;
 
-/**
- * Reads and writes CRs of one kind. Remembers its own writes, because the watch may be late.
- * Otherwise an agent would conflict with itself.
- */
+/** Reads and writes CRs. Remembers its writes, or a late watch would cause conflicts. */
 export class MovementWriter<M extends Movement> {
   readonly #client: KubeClient;
   readonly #cache: Cache<M>;
@@ -53,16 +50,12 @@ export class MovementWriter<M extends Movement> {
     return performance.now() - (this.isRefusing ? this.#refusedAtMs : this.#takenAtMs);
   }
 
-  /**
-   * The last write failed. Only another write shows whether the API server accepts writes again.
-   */
+  /** The last write failed. Only another write shows whether writes work again. */
   get isRefusing(): boolean {
     return this.#refusingSinceMs !== undefined;
   }
 
-  /**
-   * A write without effect, to test the API server. Undefined if another client wrote in between.
-   */
+  /** A write that only tests the API server. Undefined if another client wrote in between. */
   async touch(movement: M): Promise<M | undefined> {
     const touched = await this.exclusive(movement, (copy) => {
       // The text differs each time, because a write without changes is not stored.
@@ -87,10 +80,7 @@ export class MovementWriter<M extends Movement> {
     return found?.metadata.uid === uid ? this.#remember(found) : undefined;
   }
 
-  /**
-   * Writes only on top of the given version; undefined if another client wrote in between. The
-   * claim of a CR depends on this.
-   */
+  /** Writes only on top of this version; undefined if it is old. Claims depend on this. */
   async exclusive(movement: M, mutate: (copy: M) => void): Promise<M | undefined> {
     const copy = structuredClone(movement);
     mutate(copy);
@@ -227,10 +217,7 @@ export function removeLabel({ metadata }: Movement): void {
   if (metadata.labels) delete metadata.labels[EXPOSING_LABEL];
 }
 
-/**
- * Resource versions of one kind compare as numbers (Kubernetes 1.35, KEP-5504; always true of
- * etcd's).
- */
+/** Resource versions are numbers (Kubernetes 1.35, KEP-5504; always in etcd). */
 function isNewer(a: Movement, b: Movement): boolean {
   try {
     return BigInt(a.metadata.resourceVersion) > BigInt(b.metadata.resourceVersion);

@@ -50,20 +50,11 @@ export function restartsOf({ metadata }: Movement): number {
   const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
   return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }
-/**
- * UID of the last pod whose data mover has ended. Recorded before the pod, the only evidence, is
- * deleted.
- */
+/** UID of the last pod whose mover has ended. Recorded before the pod is deleted. */
 export const STOPPED = 'longshore.io/data-mover-stopped';
-/**
- * UID of the pod being replaced, until the replacement is done. A retry does not count the death
- * again.
- */
+/** UID of the pod being replaced. Until that is done, a retry does not count the death again. */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
-/**
- * Whether an earlier agent counted this death before it died itself. `pod` is undefined if it is
- * gone.
- */
+/** Whether this death was counted before. `pod` is undefined if it is gone. */
 export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean {
   const pending = metadata.annotations?.[RESTARTING];
   return pending !== undefined && (!pod || pod.metadata.uid === pending);
@@ -104,7 +95,6 @@ export function trimmed<M extends Movement>(movement: M): M {
     status: { phase: status?.phase },
   } as M;
 }
-/** Fields that identify the CR in log lines. */
 export function fieldsOf(movement: Movement): object {
   const { name, uid } = movement.metadata;
   const kind = isPodVolume(movement)
@@ -117,10 +107,7 @@ export function fieldsOf(movement: Movement): object {
   return { [kind]: name, uid };
 }
 
-/**
- * On PodVolumeBackups and PodVolumeRestores, whose volume stays on its pod's node. Names the node
- * whose agent has taken the CR over from a missing agent.
- */
+/** The node whose agent took over a pod volume's CR; the volume stays on its pod's node. */
 const LOOKED_AFTER_BY = 'longshore.io/node';
 
 /** The node of a pod's volume; undefined for an unclaimed restore. */

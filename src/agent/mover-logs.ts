@@ -61,10 +61,7 @@ export interface MoverLogsOptions {
 
 /** Time limit for storing one log. After that the log is dropped. */
 const STORE_MS = 30_000;
-/**
- * Logs stored at once in one location. Each takes memory for the log and for its file in the
- * bucket.
- */
+/** Logs stored at once in one location. Each is in memory, with its file from the bucket. */
 const AT_ONCE = 2;
 /** Limits of logs that wait for one location. Further logs are only in the agent's own log. */
 const WAITING_BYTES_MAX = 8 << 20;

@@ -6,9 +6,7 @@ import type { Movement } from './movement.ts';
 /** On the CR: the only data mover that may write. Agents name it, and every mover checks it. */
 const MOVER = 'longshore.io/mover';
 
-/**
- * On the Events of a data mover: UID of its pod. Only the named mover can report that it is done.
- */
+/** On a data mover's Events: UID of its pod. Only the named mover's result counts. */
 export const MOVER_POD = 'longshore.io/mover-pod';
 
 const moverSchema = z.object({
@@ -22,10 +20,7 @@ const moverSchema = z.object({
   node: z.string(),
   /** Time of the naming, by the API server's clock. */
   namedAt: z.string().refine((time) => !Number.isNaN(Date.parse(time))),
-  /**
-   * Fence time that the mover started with: it stops after this long without reading its CR.
-   * Missing for Velero's movers.
-   */
+  /** How long the mover continues without its CR. Missing for Velero's movers. */
   fenceMs: z.number().int().min(1).optional(),
 });
 export type NamedMover = z.infer<typeof moverSchema>;

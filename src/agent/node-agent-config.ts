@@ -214,10 +214,7 @@ function distance(a: string, b: string): number {
   return row[b.length] ?? 0;
 }
 
-/**
- * Data paths that may run at once on a node with these labels. The smallest matching rule wins,
- * then the global number, then 1.
- */
+/** Data paths for a node with these labels: the smallest matching rule, the global one, or 1. */
 export function concurrencyOf(
   { loadConcurrency }: NodeAgentConfig,
   fits: (selector: NodeSelector) => boolean,
@@ -276,29 +273,20 @@ export function excludeConfigIn({ longshore }: NodeAgentConfig): ExcludeConfig {
   };
 }
 
-/**
- * Least number of volumes that an agent exposes at once. Creating a snapshot may take the storage
- * minutes.
- */
+/** Least number of volumes exposed at once. A snapshot may take the storage minutes. */
 const EXPOSURES_MIN = 8;
 
 /** Volumes that an agent exposes at once, if it may run `concurrency` data paths. */
 export const exposuresOf = (concurrency: number): number =>
   Math.max(EXPOSURES_MIN, 2 * concurrency);
 
-/**
- * Places reserved for each direction, because a restore may wait half an hour for the pods that use
- * its volume.
- */
+/** Places reserved for each direction. A restore may wait half an hour for its volume's pods. */
 export const exposuresLeast = (concurrency: number): number =>
   Math.floor(exposuresOf(concurrency) / 4);
 
 const CACHE_LIMIT_MB = 5000;
 
-/**
- * Size limit of a repository's cache, from the backup-repository ConfigMap. Velero's default if not
- * set.
- */
+/** Size limit of a repository's cache (backup-repository ConfigMap), or Velero's default. */
 export function cacheLimitBytes(data: Readonly<Record<string, string>> | undefined): number {
   try {
     const { cacheLimitMB } = JSON.parse(data?.kopia ?? '{}') as { cacheLimitMB?: unknown };

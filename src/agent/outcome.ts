@@ -3,10 +3,7 @@ import { VOLUMES } from '../exposer/index.ts';
 import { FINAL_MOVEMENT_PHASES, type FinalMovementPhase } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
-/**
- * Outcome of the CR, recorded before the clean-up that precedes the final phase. If an agent dies
- * during the clean-up, the CR must not start again.
- */
+/** The CR's end, recorded before its clean-up. An agent that dies then must not start over. */
 const OUTCOME = 'longshore.io/outcome';
 
 const outcomeSchema = z.strictObject({
@@ -37,10 +34,7 @@ export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined)
   else delete metadata.annotations;
 }
 
-/**
- * Volumes noted at the end of the CR or by its clean-up; undefined if none. Kept until all objects
- * of the CR are deleted.
- */
+/** Volumes recorded at the CR's end or clean-up. Kept until all its objects are deleted. */
 export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
   metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
 

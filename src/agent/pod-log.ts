@@ -8,10 +8,7 @@ const LOG_LINES_MAX = LOG_BYTES_MAX / 64;
 /** An unreachable node does not answer, and the CR waits meanwhile. */
 const READ_MS = 10_000;
 
-/**
- * The last MiB of a data mover's log, or the reason why it could not be read. Read before the pod
- * is deleted.
- */
+/** The last MiB of a data mover's log, or the failure. Read before the pod is deleted. */
 export async function readPodLog(
   client: KubeClient,
   pod: Pod,
@@ -26,10 +23,7 @@ export async function readPodLog(
   }
 }
 
-/**
- * Framed as Velero does in the agent's own log, so that all logs are in one place
- * (pkg/util/kube/pod.go, CollectPodLogs).
- */
+/** Framed as in Velero, for the agent's own log (pkg/util/kube/pod.go, CollectPodLogs). */
 export function framedPodLog(
   read: Awaited<ReturnType<typeof readPodLog>>,
   pod: Pod,

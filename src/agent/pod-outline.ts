@@ -1,9 +1,6 @@
 import type { Pod } from '../kube/index.ts';
 
-/**
- * The fields that identify a pod and show its deletion. Agents keep thousands of pods with large
- * manifests.
- */
+/** Fields for a pod's identity and deletion. Agents keep thousands of large pods. */
 export function outlineOf({
   apiVersion,
   kind,

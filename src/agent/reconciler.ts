@@ -55,10 +55,7 @@ export interface ReconcilerSettings {
   readonly stallTimeoutMs: number;
   /** If an agent is away for longer, other agents take its CRs over. */
   readonly takeoverMs: number;
-  /**
-   * A restore's data mover stops after this long without the API server; well below {@link
-   * takeoverMs}.
-   */
+  /** A restore's mover stops after this long without the API server; below {@link takeoverMs}. */
   readonly fenceMs: number;
   /** CRs being exposed in the whole cluster at once; 0 for no limit. */
   readonly prepareQueueLength: number;
@@ -77,10 +74,7 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly slots: Slots;
   /** Volumes that this agent may expose at once in this direction. */
   readonly exposures: Slots;
-  /**
-   * Places for hosting pods whose node is fixed by the volume's pod. Undefined for kinds whose pods
-   * the scheduler places.
-   */
+  /** Places for hosting pods with a fixed node; undefined if the scheduler places them. */
   readonly hosted?: Slots | undefined;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;
@@ -280,10 +274,7 @@ export class MovementReconciler<M extends Movement> {
     this.#options.enqueue(key);
   }
 
-  /**
-   * The pod that waited for the data is gone. Its last version shows that it had started with the
-   * data.
-   */
+  /** The waiting pod is gone. Its last version shows that it had started with its data. */
   targetWentOn(key: string, podUid: string): void {
     const movement = this.#options.cache.get(refOf(key));
     if (!movement || !isPodVolume(movement) || movement.spec.pod.uid !== podUid) return;

@@ -41,9 +41,7 @@ export class Restarts<M extends Movement> {
     this.#options = options;
   }
 
-  /**
-   * Starts to recreate the pod, beside the reconciler. `pod` is the dead pod, undefined if gone.
-   */
+  /** Starts to recreate the pod, beside the reconciler. `pod`: undefined if it is gone. */
   async replace(movement: M, pod: Pod | undefined): Promise<void> {
     const { direction, exposures } = this.#options;
     if (phaseOf(movement) === 'Accepted') {
@@ -100,10 +98,7 @@ export class Restarts<M extends Movement> {
     return counted;
   }
 
-  /**
-   * Records that the node had no room for the pod. The pod is recreated, and no death is counted.
-   * Undefined if the CR has another owner by now.
-   */
+  /** Records a lack of room, without a death. Undefined if the CR has another owner by now. */
   async refuse(movement: M, pod: Pod, reason: string): Promise<M | undefined> {
     const { node, writer, recorder, logger } = this.#options;
     const noted = await writer.update(movement, (copy) => {

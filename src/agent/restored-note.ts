@@ -12,10 +12,7 @@ import { askPatiently, isRightGone } from './rights.ts';
  */
 const RESTORED = 'longshore.io/restored';
 
-/**
- * Roles of an earlier version lack this right. A right that is missing for a moment returns within
- * this time. Our choice.
- */
+/** Old roles lack this right. A briefly missing right returns within this. Our choice. */
 const RIGHT_MS = 15_000;
 
 const noteSchema = z.object({

@@ -75,19 +75,13 @@ export class RestoresByPod {
   }
 }
 
-/**
- * The pod whose end this change shows. A new list may show another pod of the same name, without a
- * deletion of the old one.
- */
+/** The pod that ended by this change. A new list may only show a new pod of its name. */
 export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod | undefined =>
   before?.metadata.uid === after?.metadata.uid ? undefined : before;
 
 const isGoing = (pod: Pod | undefined): boolean => pod?.metadata.deletionTimestamp !== undefined;
 
-/**
- * Whether a change shows for the first time that a pod is going or gone. A pod may already be going
- * when it is first seen.
- */
+/** Whether the change is the first to show a pod's end. A pod may be going at first sight. */
 export const isLeaving = (after: Pod | undefined, before: Pod | undefined): boolean =>
   endedPod(after, before) !== undefined || (isGoing(after) && !isGoing(before));
 
@@ -103,10 +97,7 @@ export class SharedClaims {
     this.#restores = restores;
   }
 
-  /**
-   * Undefined if this restore may run. `isReady`: the pod waits for its data, so a restore may
-   * start.
-   */
+  /** Undefined if this restore may run. `isReady`: the pod waits for its data. */
   hindranceOf(
     restore: PodVolumeRestore,
     pod: Pod,
@@ -144,10 +135,7 @@ export class SharedClaims {
   }
 }
 
-/**
- * The fields of a restored pod that its restores need. A node may have hundreds of pods with large
- * manifests.
- */
+/** Fields of a restored pod that its restores need. A node may have hundreds of large pods. */
 export function trimmedRestored(pod: Pod): Pod {
   const { spec, status } = pod;
   return {

@@ -1,10 +1,7 @@
 import type { Cache, Pod } from '../kube/index.ts';
 import { outlineOf } from './pod-outline.ts';
 
-/**
- * How long agents of rank 0, 1, 2 wait for a new CR; see {@link Roster.turnMs} for later ranks. A
- * dead first agent costs at most 5 s.
- */
+/** Waits of agents of rank 0, 1, 2 for a new CR. A dead first agent costs at most 5 s. */
 const TURNS_MS = [0, 3500, 4300];
 const LATER_MS = 5000;
 const LATER_STEP_MS = 150;
@@ -46,10 +43,7 @@ export class Roster {
     return node === this.#self || this.#pods.has(node);
   }
 
-  /**
-   * This agent's place in the order of agents for a CR; 0 is the first. Rendezvous hashing: all
-   * agents agree without messages.
-   */
+  /** Rank of this agent for a CR, from 0. Rendezvous hashing: agents agree without messages. */
   rank(uid: string): number {
     const of = hashOf(uid);
     const own = mixed(of ^ hashOf(this.#self));
@@ -109,9 +103,7 @@ function isAlive({ metadata, status }: Pod): boolean {
   return ready === undefined || ready.status === 'True';
 }
 
-/**
- * The fields of a node-agent's pod that the roster needs. Large clusters have thousands of them.
- */
+/** Fields of an agent's pod that the roster needs. Large clusters have thousands. */
 export function trimmedAgent(pod: Pod): Pod {
   const { spec, status } = pod;
   const ready = status?.conditions?.find(({ type }) => type === 'Ready');

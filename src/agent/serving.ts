@@ -35,7 +35,6 @@ export interface AgentGroup {
 /** All agents of a namespace. */
 export interface KnownAgents {
   readonly groups: readonly AgentGroup[];
-  /** Their running pods. */
   readonly alive: readonly Pod[];
   /**
    * False if there may be other agents: DaemonSets cannot be listed, or a pod with the role of an
@@ -57,9 +56,7 @@ export interface ServingFlags {
   readonly daemonSet?: string | undefined;
 }
 
-/**
- * Data movers served without the flag: by Longshore (default of cli/node-agent.ts) and by Velero.
- */
+/** Data movers without the flag: Longshore's (default of cli/node-agent.ts) and Velero's. */
 const OWN_MOVERS = 'velero,longshore';
 const VELERO_MOVERS = 'velero';
 const DEFAULT_SELECTOR = 'role=node-agent';
@@ -146,9 +143,7 @@ const runsThisProgram = ({ spec }: DaemonSet): boolean =>
     env.some(({ name }) => name.startsWith('LONGSHORE_')),
   );
 
-/**
- * Whether a running agent serves this `spec.datamover`; undefined for data movers of third parties.
- */
+/** Whether a running agent serves this data mover; undefined for third-party movers. */
 export async function isMoverServed(
   client: KubeClient,
   namespace: string,

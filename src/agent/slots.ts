@@ -10,10 +10,7 @@ export class Slots {
   readonly #holders = new Set<string>();
   readonly #line = new Map<string, { readonly order: number; readonly onFree: () => void }>();
 
-  /**
-   * `usedByAll`: held places of all who share the limit. `least`: places guaranteed to this
-   * instance, even if the others hold all.
-   */
+  /** `usedByAll`: places held by all that share the limit. `least`: reserved places. */
   constructor(
     limit: number,
     { usedByAll = () => this.used, least = 0 }: { usedByAll?: () => number; least?: number } = {},

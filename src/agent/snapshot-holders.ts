@@ -26,10 +26,7 @@ export interface SnapshotHolder {
   /** Name of the Backup. If the Backup is gone, the value of the label. */
   readonly backup: string | undefined;
   readonly isBackupThere: boolean;
-  /**
-   * The object that names the snapshot: a DataUpload, a PodVolumeBackup, or the ConfigMap of a
-   * deleted DataUpload.
-   */
+  /** The DataUpload or PodVolumeBackup of the snapshot, or a deleted DataUpload's ConfigMap. */
   readonly heldBy: string | undefined;
   /** The snapshot was not made for Velero, so no backup of this cluster uses it. */
   readonly isForeign: boolean;
@@ -41,10 +38,7 @@ export interface SnapshotHolders {
   readonly unread: readonly string[];
 }
 
-/**
- * Reads the objects of Velero's namespace once. Throws `KUBE_*` errors, except if a kind is
- * forbidden or does not exist.
- */
+/** Reads Velero's objects once. Throws `KUBE_*`, unless a kind is forbidden or missing. */
 export async function loadSnapshotHolders(
   client: KubeClient,
   namespace: string,

@@ -42,9 +42,7 @@ export async function readStatus(query: StatusQuery): Promise<StatusWorld> {
   return { ...facts, movements, pods, nowMs: nowMsOf(client) };
 }
 
-/**
- * Throws `KUBE_*` errors if this user lacks a required right, or the API server does not answer.
- */
+/** Throws `KUBE_*` errors if a required right is missing or the API server does not answer. */
 export async function assertReadable({ client, namespace }: StatusQuery): Promise<void> {
   await Promise.all([
     client.listPage(DATA_UPLOADS, { namespace, limit: 1 }),
@@ -139,7 +137,6 @@ export class StatusFollower {
     );
   }
 
-  /** Runs until aborted. */
   async run(signal: AbortSignal): Promise<void> {
     const [ups, downs, pods] = this.#caches;
     const others = this.#others.map((cache) => cache.run(signal));
@@ -147,10 +144,7 @@ export class StatusFollower {
     await this.#reading;
   }
 
-  /**
-   * The known state; undefined until everything was read once. Refreshes the facts in the
-   * background, one read at a time.
-   */
+  /** The known state; undefined before the first read. Refreshes facts in the background. */
   look(): StatusWorld | undefined {
     const [ups, downs, pods] = this.#caches;
     if (!this.#caches.every(({ isSynced }) => isSynced)) return undefined;

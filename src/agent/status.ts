@@ -33,9 +33,7 @@ export interface MovementDescription {
   readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
   readonly name: string;
   readonly uid: string;
-  /**
-   * The source or target PVC as `namespace/name`; for a volume of a pod, `namespace/pod/volume`.
-   */
+  /** The PVC as `namespace/name`; for a volume of a pod, `namespace/pod/volume`. */
   readonly volume: string;
   readonly storageLocation: string;
   /** `spec.datamover`; `velero` if the field is empty or missing. */
@@ -64,10 +62,7 @@ export interface StatusWorld {
   readonly nodes: readonly Node[] | undefined;
   /** In Velero's namespace. */
   readonly claims: readonly PersistentVolumeClaim[] | undefined;
-  /**
-   * PVCs in the target namespaces of restores, as `namespace/name`. Namespaces that were not read
-   * have none.
-   */
+  /** PVCs in read target namespaces of restores, as `namespace/name`. */
   readonly targets: {
     readonly namespaces: ReadonlySet<string>;
     readonly names: ReadonlySet<string>;
@@ -169,10 +164,7 @@ class View {
   readonly #workOn: ReadonlyMap<string, number>;
   readonly #acceptedOf: ReadonlyMap<string, number>;
   readonly #fresh: readonly Movement[];
-  /**
-   * Nodes of pods that wait for their data, by UID of the pod. Taken from restores that name a
-   * node.
-   */
+  /** Nodes of pods that wait for data, by the pod's UID, from restores that name a node. */
   readonly #podNodes: ReadonlyMap<string, string>;
 
   constructor(world: StatusWorld) {

@@ -3,10 +3,7 @@ import type { Movement } from './movement.ts';
 import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
 
-/**
- * Agents after the first few look later, by this step for each rank, because a look costs a
- * request.
- */
+/** Agents after the first few wait one step per rank, because a look costs a request. */
 const FIRST_FEW = 3;
 const STEP_MS = 2000;
 const PAUSE_FIRST_MS = 1000;
@@ -33,10 +30,7 @@ export class Targets<M extends Movement> {
     return this.pausedMs(uid) ?? firstMs;
   }
 
-  /**
-   * Like {@link inMs}, but undefined until a look has failed. For looks that are free on most
-   * clusters.
-   */
+  /** Like {@link inMs}, but undefined before the first failed look. For looks without cost. */
   pausedMs(uid: string): number | undefined {
     const { missing } = this.#memory.of(uid);
     if (!missing) return undefined;
@@ -56,10 +50,7 @@ export class Targets<M extends Movement> {
     return this.#memory.of(uid).targetChanges;
   }
 
-  /**
-   * The look failed, unless the target has changed since. `isOwn`: only this agent may claim, so no
-   * other agent looks.
-   */
+  /** The look failed, unless the target has changed. `isOwn`: only this agent looks. */
   missed(uid: string, { changes, isOwn }: { changes: number; isOwn: boolean }): void {
     const record = this.#memory.of(uid);
     if (record.targetChanges !== changes) return;

@@ -3,10 +3,7 @@ import type { Event } from '../kube/index.ts';
 import type { MoverResult } from './directions/direction.ts';
 import { MOVER_POD } from './named-mover.ts';
 
-/**
- * Reason of the Event that reports a finished mover. The message is its result (Velero:
- * pkg/datapath/types.go).
- */
+/** Reason of the Event with a mover's result as its message (Velero: pkg/datapath/types.go). */
 export const COMPLETED_REASON = 'Data-Path-Completed';
 
 /** Longshore's recorder writes at most this much. The API server sets no limit. */

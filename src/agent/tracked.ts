@@ -35,9 +35,7 @@ export interface WatchedPath {
   readonly sinceMs: number;
 }
 
-/**
- * This process's memory of one CR. All of it can be rebuilt: facts that must survive are on the CR.
- */
+/** This process's memory of one CR. Only a cache: lasting facts are on the CR. */
 export interface Tracked<M extends Movement> {
   /** When this agent first saw each wait; milliseconds of `performance.now()`. */
   readonly since: Partial<Record<Wait, number>>;
@@ -58,10 +56,7 @@ export interface Tracked<M extends Movement> {
   /** How often the restore's target has changed. */
   targetChanges: number;
   exposure: Exposure | undefined;
-  /**
-   * Resolves when an abandoned exposure has stopped. The other agent did not wait for it, so only
-   * this process knows its outcome.
-   */
+  /** Resolves when an exposure has stopped that another agent did not wait for. */
   late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
   /** Number of failed exposures in a row, and their start; milliseconds of `performance.now()`. */
@@ -76,13 +71,11 @@ export interface Tracked<M extends Movement> {
   endedPod: string | undefined;
   /** The waiting pod had started with its data before it was deleted. */
   isSeenDone: boolean;
-  /**
-   * UID of the last pod whose log was copied. Prevents a second copy if the next step is retried.
-   */
+  /** UID of the last pod whose log was copied. A retry does not copy it again. */
   loggedPod: string | undefined;
   /** Last check whether the volume can still be moved; milliseconds of `performance.now()`. */
   lostAskedMs: number;
-  /** The last check found that it cannot. */
+  /** The last check found that the volume cannot be moved. */
   isLost: boolean;
   /** When this process saw that no mover is named; milliseconds of `performance.now()`. */
   unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;

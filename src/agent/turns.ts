@@ -3,10 +3,7 @@ import type { Movement } from './movement.ts';
 import { Roster } from './roster.ts';
 import type { Memory, Wait } from './tracked.ts';
 
-/**
- * After an outage of its own, an agent may receive CRs later than others, by its pause between
- * tries.
- */
+/** After its own outage an agent receives CRs later than others, by its retry pause. */
 const SETTLE_MS = 9000;
 /** An object younger than this was delivered at once. Times of objects have whole seconds. */
 const FRESH_MS = 1500;
@@ -15,10 +12,7 @@ const LATE_MS_MAX = 15_000;
 /** How well this agent receives events of the API server. */
 export type Hearing = Pick<Cache<never>, 'isAway' | 'backMs'>;
 
-/**
- * When this agent first saw an event of a CR, and therefore its turn for work that any agent may
- * do.
- */
+/** The first sight of an event by this agent, and its turn for work that any agent may do. */
 export class Turns<M extends Movement> {
   readonly #roster: Roster;
   readonly #memory: Memory<M>;
@@ -41,10 +35,7 @@ export class Turns<M extends Movement> {
     return nowMs - (record.since[what] ??= nowMs);
   }
 
-  /**
-   * Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: delay for all
-   * agents.
-   */
+  /** Milliseconds until this agent's turn; at most 0 when it is. `afterMs`: delay for all. */
   inMs(
     uid: string,
     what: Wait,

@@ -34,7 +34,6 @@ export interface VerifiedRepository {
   /** Name of the BackupRepository. */
   readonly name: string;
   readonly verdict?: RepositoryVerdict;
-  /** Why the verification failed. */
   readonly error?: string;
 }
 
@@ -180,9 +179,7 @@ function withKnown(
   return { ...verdict, damagedContents, damagedPacks, damagedSnapshots, problem, keptFor };
 }
 
-/**
- * The Event holds the same result, so a missing right to annotate does not fail the verification.
- */
+/** The Event has the same result, so a missing right here does not fail the verification. */
 async function annotate(
   repository: BackupRepository,
   verdict: RepositoryVerdict,
@@ -212,9 +209,7 @@ async function annotateWith(
 const timeOf = (repository: BackupRepository): string =>
   repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? verificationOf(repository)?.time ?? '';
 
-/**
- * A sentence for each repository with recorded damage; empty if BackupRepositories cannot be read.
- */
+/** A sentence for each damaged repository; empty if BackupRepositories cannot be read. */
 export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {
   const found = await unlessRefused(client.list(BACKUP_REPOSITORIES, { namespace }));
   return (found ?? []).flatMap((repository) => {

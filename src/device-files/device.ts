@@ -18,10 +18,7 @@ export const damaged = (what: string, options?: ErrorOptions): CodedError =>
 /** The data seems valid, but is not supported: `DEVICE_NOT_READ`. */
 export const notRead = (what: string): CodedError => new CodedError('DEVICE_NOT_READ', what);
 
-/**
- * Reads a range that the data on the device names. `what` is for messages. Throws `DEVICE_DAMAGED`
- * if the range is beyond the end.
- */
+/** Reads a range named on the device. Throws `DEVICE_DAMAGED` if it is beyond the end. */
 export function readDevice(
   device: Device,
   range: { readonly offset: number; readonly lengthBytes: number; readonly what: string },

@@ -1,9 +1,6 @@
 import type { Nanoseconds } from '../base/index.ts';
 
-/**
- * A name on a device. Users of the volume chose it, so it may be any text. Bytes that are not UTF-8
- * are replaced.
- */
+/** A name on a device: any text, chosen by the volume's users. Replaces bytes not in UTF-8. */
 export interface DeviceEntry {
   /** The text of its bytes: see `textOfName`. */
   readonly name: string;
@@ -39,10 +36,7 @@ export interface DeviceFile {
   list(signal: AbortSignal): AsyncIterable<readonly DeviceEntry[]>;
   /** The file itself and everything below, parents first. */
   walk(signal: AbortSignal): AsyncIterable<WalkedFile>;
-  /**
-   * Bytes of a file, or target of a symbolic link. Callers must not write into them. Empty for
-   * other types.
-   */
+  /** A file's bytes, or a link's target. Do not write into them. Empty for other types. */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 

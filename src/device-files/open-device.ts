@@ -51,9 +51,7 @@ const entryOf = (name: string, type: 'd' | 'f', size = 0): DeviceEntry => ({
   mode: type === 'd' ? DIRECTORY_MODE : FILE_MODE,
 });
 
-/**
- * Shows partitions as directories. A partition without readable files is one file with its bytes.
- */
+/** Shows partitions as directories. A partition without readable files is one file. */
 class PartitionTable implements DeviceFile {
   readonly entry: DeviceEntry;
   readonly notes = [];

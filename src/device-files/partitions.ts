@@ -14,10 +14,7 @@ const GPT_SIGNATURE = Buffer.from('EFI PART');
 const GPT_ENTRIES_MAX = 1024;
 const GPT_ENTRY_BYTES_MAX = 4096;
 
-/**
- * Sorted by number; undefined if there is no table. Throws `DEVICE_DAMAGED` and errors of the
- * device.
- */
+/** Sorted by number; undefined without a table. Throws `DEVICE_DAMAGED` and device errors. */
 export async function partitionsOf(
   device: Device,
   start: Buffer,
@@ -62,10 +59,7 @@ const EXTENDED = new Set([0x05, 0x0f, 0x85]);
 const LOGICAL_MAX = 251;
 const SECTOR_BYTES = 512;
 
-/**
- * A boot sector of a file system ends with the same two bytes. Its other bytes are not partition
- * entries.
- */
+/** A file system's boot sector has the same last two bytes, but no partition entries. */
 function isMbr(start: Buffer): boolean {
   if (start.length < 512 || start.readUInt16LE(510) !== 0xaa55) return false;
   const entries = entriesOf(start);

@@ -1,10 +1,7 @@
 import { asBuffer } from '../base/index.ts';
 import type { Device } from './device.ts';
 
-/**
- * Unsupported contents, recognized by bytes at an offset. From the on-disk formats, as listed in
- * util-linux (libblkid 2.38).
- */
+/** Unsupported contents, by bytes at an offset, as in util-linux (libblkid 2.38). */
 const SIGNATURES: readonly (readonly [string, number, string | readonly number[]])[] = [
   ['LUKS encryption', 0, 'LUKS\xba\xbe'],
   ['an XFS file system', 0, 'XFSB'],

@@ -16,10 +16,7 @@ export interface ClaimRef {
 
 /** Names that a message has room for. */
 const NAMED_MAX = 3;
-/**
- * Pods are listed again after each watch, and at least this often, because a hanging watch reports
- * nothing.
- */
+/** Pods are listed after each watch, and at least this often: a hanging watch is silent. */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 1000;
 
@@ -40,10 +37,7 @@ export function usesClaim(pod: Pod, claim: string): boolean {
   );
 }
 
-/**
- * Names of the pods that use the claim. Other pods are not kept in memory: a namespace may have ten
- * thousand.
- */
+/** Names of the claim's users. Keeps no other pods: a namespace may have ten thousand. */
 export function usersOfClaim(
   client: KubeClient,
   { namespace, name }: ClaimRef,

@@ -284,10 +284,7 @@ export class GenericRestoreExposer {
     }
   }
 
-  /**
-   * Records the volume and its reclaim policy on the CR, because the claim that names the volume is
-   * deleted during the handover.
-   */
+  /** Records the volume and its policy on the CR, because the claim is deleted on the way. */
   async #markVolume(
     download: DataDownload,
     context: ExposeContext,
@@ -376,10 +373,7 @@ export class GenericRestoreExposer {
     return [name, `${name}-cache`].map((claim) => ({ namespace, name: claim }));
   }
 
-  /**
-   * Deletes all objects of the download. A volume that was being handed over is deleted too; the
-   * target stays.
-   */
+  /** Deletes all objects, and a volume that was being handed over. The target stays. */
   async cleanUp(
     download: DataDownload,
     volumes: readonly string[],
@@ -406,10 +400,7 @@ export class GenericRestoreExposer {
     );
   }
 
-  /**
-   * Deletes a restored volume without a claim. No other component knows it, and it would cost money
-   * forever.
-   */
+  /** Deletes a restored volume without a claim, which would otherwise cost money forever. */
   async #dropStray(download: DataDownload, name: string): Promise<void> {
     const { client } = this.#options;
     const volume = await client.find(PVS, { name });

@@ -23,10 +23,7 @@ export async function waitHostingClaim(
   );
 }
 
-/**
- * Deletes a dead pod, so that it can be recreated with the claim of the same name. Throws
- * `EXPOSE_FAILED` if the claim is gone.
- */
+/** Deletes a dead pod before it is recreated. Throws `EXPOSE_FAILED` if its claim is gone. */
 export async function removeDeadPod(
   client: KubeClient,
   { ref, owner }: HostingClaim,

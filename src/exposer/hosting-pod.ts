@@ -28,9 +28,7 @@ export interface Template {
   readonly annotations: Readonly<Record<string, string>>;
 }
 
-/**
- * Labels, annotations and tolerations required by cloud add-ons (Velero: pkg/util/third_party.go).
- */
+/** Labels, annotations and tolerations of cloud add-ons (Velero: pkg/util/third_party.go). */
 const INHERITED_LABEL = 'azure.workload.identity/use';
 const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
 const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
@@ -137,10 +135,7 @@ const KINDS = {
   'pod-volume-backup': { command: 'pod-volume', moves: 'backup', group: 'pod-volume-exposer' },
   'pod-volume-restore': { command: 'pod-volume', moves: 'restore', group: 'pod-volume-exposer' },
 } as const;
-/**
- * Purpose of a hosting pod. Also the name of its label, and of the flag that names the CR to the
- * mover.
- */
+/** Purpose of a hosting pod. Also names its label, and the mover's flag with the CR. */
 export type HostedKind = keyof typeof KINDS;
 
 /**
@@ -169,10 +164,7 @@ const CAPABILITIES = {
   restore: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'],
 } as const;
 
-/**
- * The pod that runs the data mover with the volume (Velero: pkg/exposer/csi_snapshot.go,
- * generic_restore.go).
- */
+/** The pod of the data mover (Velero: pkg/exposer/csi_snapshot.go, generic_restore.go). */
 export function hostingPod(
   request: HostingPodRequest,
   template: Template,
@@ -339,10 +331,7 @@ function scratchOf(env: readonly EnvVar[], mounts: readonly VolumeMount[]): Volu
 const isWithin = (path: string, { mountPath }: VolumeMount): boolean =>
   `${path}/`.startsWith(`${mountPath.replace(/\/+$/, '')}/`);
 
-/**
- * Only the agent uses directories of the node. A mover needs none, and a tenant's data must not
- * reach them.
- */
+/** Directories of the node are only for the agent. A tenant's data must not reach them. */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
   const { volume, cacheClaim, owner } = request;
   const volumes: Volume[] = [{ name: owner.metadata.uid, ...sourceOf(volume) }];

@@ -264,10 +264,7 @@ export class InPlaceExposer {
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
   }
 
-  /**
-   * Why the claim is not usable: missing, or with another volume. Undefined if the claim still has
-   * the volume.
-   */
+  /** Why the claim is missing or has another volume; undefined if it has the volume. */
   async targetProblem(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
     const { client } = this.#options;
     const [claim, own] = await Promise.all([
@@ -292,9 +289,7 @@ export class InPlaceExposer {
     return volumesOf(this.#options.client, download, [this.#cacheRef(download)]);
   }
 
-  /**
-   * Deletes only objects created for the CR. True once they are gone, or only wait for the storage.
-   */
+  /** Deletes the CR's objects only. True once they are gone, or only wait for the storage. */
   async cleanUp(
     download: DataDownload,
     volumes: readonly string[] = [],

@@ -70,10 +70,7 @@ async function isNtfs(client: KubeClient, { spec }: PersistentVolumeClaim): Prom
 /** Nodes keep their operating system, but new nodes may come. Our choice. */
 const KNOWN_FOR_NS = 5n * MINUTE_NS;
 
-/**
- * Whether the cluster has Windows nodes. Asks the API server once in some minutes, for any number
- * of uploads.
- */
+/** Whether the cluster has Windows nodes. Asks once in minutes, for any number of uploads. */
 export class WindowsNodes {
   readonly #client: KubeClient;
   readonly #clock: Clock;

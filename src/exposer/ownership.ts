@@ -15,10 +15,7 @@ export const isMadeFor = ({ metadata }: KubeObject, { metadata: { uid } }: KubeO
   metadata.annotations?.[OWNER_UID] === uid ||
   metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
 
-/**
- * Returns the object if it was created for the CR; undefined stays undefined. Throws
- * `FOREIGN_OBJECT` otherwise.
- */
+/** Returns the object, or undefined. Throws `FOREIGN_OBJECT` if it was not made for the CR. */
 export function assertMadeFor<T extends KubeObject>(
   resource: Resource<T>,
   object: T | undefined,

@@ -27,9 +27,7 @@ export function unrecoverable(pod: Pod): string | undefined {
  */
 const OWN_REASONS = ['', 'Completed', 'Error'];
 
-/**
- * The mover's own termination message. Messages of the kubelet about a lost container do not count.
- */
+/** The mover's own termination message, not a kubelet's about a lost container. */
 export function terminationOf(pod: Pod): string | undefined {
   for (const { state } of pod.status?.containerStatuses ?? []) {
     const { message, reason = '' } = state?.terminated ?? {};
@@ -53,16 +51,10 @@ export function deathOf(pod: Pod): string {
   return 'its pod failed without a reason';
 }
 
-/**
- * The kubelet's reasons for refusing a pod. `OutOf` names the missing resource: pods, cpu, memory
- * or ephemeral-storage.
- */
+/** The kubelet's refusals. `OutOf`: pods, cpu, memory or ephemeral-storage. */
 const NO_ROOM = /^(OutOf[a-z]|Evicted$|UnexpectedAdmissionError$|NodeShutdown$|Terminated$)/;
 
-/**
- * Why the kubelet refused the pod; undefined if it did not. No container has run, and the node may
- * have room for another pod later.
- */
+/** Why the kubelet refused the pod. No container has run; another pod may find room later. */
 export function refusalOf({ status }: Pod): string | undefined {
   const { phase, reason = '', message = '', containerStatuses = [] } = status ?? {};
   if (phase !== 'Failed' || !NO_ROOM.test(reason)) return undefined;

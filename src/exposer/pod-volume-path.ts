@@ -22,10 +22,7 @@ export interface PodVolumePath {
   readonly claim?: PersistentVolumeClaim;
 }
 
-/**
- * The kubelet's directory for each source of a volume. Keys are fields in the spec of a pod or
- * PersistentVolume.
- */
+/** The kubelet's directory for each source in the spec of a pod or PersistentVolume. */
 const PLUGINS: Readonly<Record<string, string>> = {
   awsElasticBlockStore: 'kubernetes.io~aws-ebs',
   azureDisk: 'kubernetes.io~azure-disk',
@@ -60,10 +57,7 @@ const REFUSED: Readonly<Record<string, string>> = {
 /** Annotation of a volume of a built-in plugin that a CSI driver now serves. Names the driver. */
 const MIGRATED_TO = 'pv.kubernetes.io/migrated-to';
 
-/**
- * Where the kubelet mounts a volume of the pod. Throws `EXPOSE_FAILED` with the reason why the
- * volume cannot be read.
- */
+/** Where the kubelet mounts a pod's volume. Throws `EXPOSE_FAILED` if it cannot be read. */
 export async function findPodVolume(
   client: KubeClient,
   pod: Pod,

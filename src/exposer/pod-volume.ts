@@ -27,9 +27,7 @@ import { isWaitOver, WAIT_CONTAINER, waitStatusOf } from './wait-container.ts';
 
 type PodVolume = PodVolumeBackup | PodVolumeRestore;
 
-/**
- * Volume of Velero's DaemonSet with the kubelet's directory of pods (pkg/nodeagent/node_agent.go).
- */
+/** Velero's volume with the kubelet's directory of pods (pkg/nodeagent/node_agent.go). */
 const HOST_PODS = 'host-pods';
 /**
  * Replaces that volume by an annotation on the pod template. The volume would require rights that
@@ -45,10 +43,7 @@ const LOOKS_MS = [1000, 2000, 4000, 8000, 8000];
 /** First and longest pause between looks at a pod whose volumes are not mounted yet. Our choice. */
 const MOUNTED_MS = 1000;
 const MOUNTED_MS_MAX = 10_000;
-/**
- * The kubelet's message for a hostPath that is missing or not a directory. Its other mount errors
- * may pass.
- */
+/** The kubelet's message for a missing directory. Its other mount errors may pass. */
 const NO_DIRECTORY = /hostPath type check failed/;
 
 /** Whether a restore may start, must wait, or can never succeed. */
@@ -257,10 +252,7 @@ export class PodVolumeExposer<V extends PodVolume> {
     return volumesOf(client, movement, [cacheClaimRef(namespace, movement)]);
   }
 
-  /**
-   * Deletes all objects created for the CR. True once they are gone. Failures are logged, and the
-   * caller retries.
-   */
+  /** Deletes the CR's objects. True once they are gone. Failures are logged; call again. */
   cleanUp(movement: V, volumes: readonly string[], isBare = false): Promise<boolean> {
     if (isBare) return Promise.resolve(true);
     const { client, namespace, logger } = this.#options;
@@ -278,10 +270,7 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 }
 
-/**
- * Whether a restore may start, according to its waiting pod (Velero:
- * pkg/controller/pod_volume_restore_controller.go).
- */
+/** Whether a restore may start (Velero: pkg/controller/pod_volume_restore_controller.go). */
 export function restoreTargetOf(
   { spec }: PodVolumeRestore,
   pod: Pod | undefined,
@@ -338,10 +327,7 @@ async function assertLinux(client: KubeClient, node: string, signal: AbortSignal
   );
 }
 
-/**
- * Waiting reasons of a container before its pod's volumes are mounted. All other reasons come
- * later.
- */
+/** Waiting reasons before a pod's volumes are mounted. All other reasons come later. */
 const BEFORE_MOUNT = ['ContainerCreating', 'PodInitializing'];
 
 /** If no container status is known, the phase decides. */

@@ -29,9 +29,7 @@ export function sourceOf({ spec }: Pick<PersistentVolume, 'spec'>): object {
   return { csi, nfs, local, hostPath };
 }
 
-/**
- * Derived from the volume in the storage, so two restores in place cannot both create the object.
- */
+/** Named after the volume in the storage, so two restores cannot both create the object. */
 export function volumeNameFor(volume: PersistentVolume): string {
   const { csi } = volume.spec;
   const identity = csi ? [csi.driver, csi.volumeHandle] : sourceOf(volume);
@@ -66,10 +64,7 @@ export function secondVolume(
   };
 }
 
-/**
- * Admission may change new objects. Throws `TARGET_UNUSABLE` if a deletion could delete the data:
- * no claim may use such an object.
- */
+/** Admission may change objects. Throws `TARGET_UNUSABLE` if a deletion could delete data. */
 export function assertHarmless({ metadata, spec }: PersistentVolume): void {
   const isRetained = spec.persistentVolumeReclaimPolicy === 'Retain';
   if (isRetained && metadata.annotations?.[PROVISIONED_BY] === undefined) return;

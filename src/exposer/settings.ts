@@ -44,7 +44,6 @@ export interface ExposeConfig {
 
 /** Rules for excluded paths, one on each line. */
 export interface ExcludeConfig {
-  /** For all volumes. */
   readonly all?: string | undefined;
   /** For all volumes of a storage class. */
   readonly storageClasses?: Readonly<Record<string, string>> | undefined;
@@ -70,7 +69,6 @@ export interface ExposerOptions {
   readonly config: ExposeConfig;
 }
 
-/** Context of one exposure. */
 export interface ExposeContext {
   readonly operationTimeoutMs: number;
   readonly signal: AbortSignal;

@@ -32,10 +32,7 @@ const GONE_MS = 60_000;
 export interface TakenSnapshot {
   /** Size that its volume needs; undefined if the driver does not report it. */
   readonly restoreSize: string | undefined;
-  /**
-   * RFC 3339. The snapshot has no changes from before this time that were read later. Undefined for
-   * a snapshot that is older than its object.
-   */
+  /** RFC 3339: time of the volume's snapshot, or shortly before; undefined if unknown. */
   readonly frozenAt: string | undefined;
 }
 
@@ -134,10 +131,7 @@ export class SnapshotHandover {
     }
   }
 
-  /**
-   * Does not copy labels and annotations of the source, because the namespace's users may write
-   * them.
-   */
+  /** Without the source's labels and annotations, which the namespace's users may write. */
   #createSnapshot(upload: DataUpload, source: VolumeSnapshot): Promise<VolumeSnapshot> {
     const { client, namespace } = this.#options;
     const { name, uid } = upload.metadata;
@@ -202,9 +196,7 @@ export class SnapshotHandover {
     return makeFor(this.#options.client, VOLUME_SNAPSHOT_CONTENTS, content, upload);
   }
 
-  /**
-   * After this, deleting the source keeps the storage's snapshot. Undefined if the source is gone.
-   */
+  /** After this, deleting the source keeps the storage's snapshot. Undefined if it is gone. */
   async #retain(
     backup: VolumeSnapshotContent,
     sourceRef: ObjectRef,
@@ -329,10 +321,7 @@ const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): Objec
   name: csiSnapshot?.volumeSnapshot ?? '',
 });
 
-/**
- * Throws `FOREIGN_OBJECT` unless the content names exactly this snapshot. Users of a namespace
- * cannot write contents.
- */
+/** Throws `FOREIGN_OBJECT` unless the content, which users cannot write, names the snapshot. */
 function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
   const { namespace, name, uid } = snapshot.metadata;
   const of = content.spec.volumeSnapshotRef;

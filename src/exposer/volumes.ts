@@ -66,24 +66,16 @@ export async function volumesOf(
   });
 }
 
-/**
- * On a CR: the volumes of its claims. A volume may outlive its claim, and could not be found
- * without this.
- */
+/** On a CR: the volumes of its claims. A volume may outlive the claim that names it. */
 export const VOLUMES = 'longshore.io/volumes';
 
 export interface Removal {
   readonly owner: KubeObject;
   readonly pod: ObjectRef;
   readonly claims: readonly ObjectRef[];
-  /**
-   * Volumes recorded earlier, in case their claims are gone. Volumes of deleted claims are added.
-   */
+  /** Volumes recorded earlier, whose claims may be gone. Deletions add more. */
   readonly noted: Set<string>;
-  /**
-   * Kind of the CR, to record volumes that appear late. Undefined if a claim cannot get a volume so
-   * late.
-   */
+  /** Kind of the CR, for recording late volumes. Undefined if there are none. */
   readonly resource?: Resource<KubeObject>;
 }
 
@@ -108,10 +100,7 @@ export async function removePodAndVolumes(
   await Promise.all(left.map((name) => deleteVolumeOf(client, name, claims)));
 }
 
-/**
- * Deletes a claim of the CR with its volume, whatever its reclaim policy, and waits for both.
- * Returns the volume's name; undefined if there is none.
- */
+/** Deletes a claim and its volume, for any reclaim policy. Returns the volume's name, if any. */
 async function deleteClaimAndVolume(
   client: KubeClient,
   ref: ObjectRef,
@@ -190,10 +179,7 @@ export async function setReclaimPolicy(
   return before;
 }
 
-/**
- * Resolves with the volume's name once the CR's claim is bound. Throws `FOREIGN_OBJECT` if the
- * claim was not created for the CR.
- */
+/** The volume's name once the claim is bound. Throws `FOREIGN_OBJECT` for a foreign claim. */
 export function waitBound(
   client: KubeClient,
   ref: ObjectRef,

@@ -11,10 +11,7 @@ export interface MoverResult {
   readonly emptySnapshot?: boolean | undefined;
   /** Unreadable entries that were skipped, as configured. Velero's movers do not report it. */
   readonly unreadable?: number | undefined;
-  /**
-   * Paths excluded from a backup, or attributes that a restore could not set. Only Longshore's
-   * movers report it.
-   */
+  /** Excluded paths, or attributes not restored. Only Longshore's movers report it. */
   readonly note?: string | undefined;
   readonly source?: { readonly byPath?: string | undefined } | undefined;
 }
@@ -30,9 +27,7 @@ export type DirectionName = (typeof DIRECTIONS)[number];
 
 /** Why this agent does not claim a CR in `New`. */
 export type Hindrance =
-  /**
-   * The missing condition, in words. `isHere`: it concerns this node, so only this agent may claim.
-   */
+  /** The missing condition. `isHere`: it is on this node, so only this agent may claim. */
   | { readonly waitsFor: string; readonly isHere?: boolean }
   /** Only the agent of this node may claim it. */
   | { readonly node: string }
@@ -58,14 +53,9 @@ export interface Direction<M extends Movement> {
   readonly shortNoun: string;
   /** Name of the hosting pod's CR. */
   hostedName(pod: Pod): string | undefined;
-  /**
-   * The node whose agent alone may claim the CR, according to the CR; undefined if any agent may.
-   */
+  /** The only node whose agent may claim the CR; undefined if any agent may. */
   homeOf(movement: M): string | undefined;
-  /**
-   * Whether {@link hindranceOf} first uses this agent's own watches, so a look is free on most
-   * nodes.
-   */
+  /** Whether {@link hindranceOf} starts with this agent's watches, and is mostly free. */
   readonly isCheapToLook: boolean;
   /** Undefined if this agent may accept the CR. */
   hindranceOf(movement: M): Promise<Hindrance | undefined>;
@@ -77,27 +67,18 @@ export interface Direction<M extends Movement> {
   diagnose(movement: M): Promise<string>;
   /** The volumes created for it, as named by its claims. */
   volumesOf(movement: M): Promise<string[]>;
-  /**
-   * True if all objects are deleted. May throw if that is unknown. `isBare`: this process made the
-   * claim, and knows of no created objects.
-   */
+  /** True if all objects are gone. May throw. `isBare`: this process knows of no objects. */
   cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
-  /**
-   * Whether {@link cleanUp} waits for the end of the mover. If so, its pod is not force-deleted
-   * before.
-   */
+  /** Whether {@link cleanUp} waits for the mover's end, so its pod is not force-deleted. */
   isEndAwaited?(movement: M): boolean;
   /** Addition to a failure message: the state of the user's volume. */
   failNote?(movement: M, message: string): string;
   /**
-   * Why the move must fail even if its mover is healthy: its source or target is gone. Undefined
-   * while it can.
+   * Why the move must fail even if its mover is healthy: its source or target is gone. Undefined if
+   * both exist.
    */
   lostReason?(movement: M, signal: AbortSignal): Promise<string | undefined>;
-  /**
-   * Whether the waiting pod has seen its data. Then the restore is done, even without a mover's
-   * result.
-   */
+  /** Whether the waiting pod has its data. Then a mover's result is not needed. */
   isSeenDone?(movement: M, signal: AbortSignal): Promise<boolean>;
   /** True after a crash during {@link complete}: the data is moved, and only that step is left. */
   isCompleting(movement: M): boolean;
@@ -107,9 +88,7 @@ export interface Direction<M extends Movement> {
   complete(movement: M, result: MoverResult, context: ExposeContext): Promise<object>;
 }
 
-/**
- * Status message of a backup with skipped entries, so that users notice although it is `Completed`.
- */
+/** Status message of a backup with skipped entries: it is `Completed`, but users should know. */
 export function leftOutNote({ unreadable = 0, note }: MoverResult): { message?: string } {
   const texts = note === undefined ? [] : [note];
   if (unreadable > 0) {

@@ -19,10 +19,7 @@ import { volumesNoted } from '../outcome.ts';
 import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
-/**
- * DataDownloads: write a volume and give it to the waiting PVC. A restore in place writes to the
- * existing volume of a PVC instead.
- */
+/** DataDownloads: write a volume for a waiting PVC, or write to a PVC's volume in place. */
 export function downloads(options: ExposerOptions): Direction<DataDownload> {
   const generic = new GenericRestoreExposer(options);
   const inPlace = new InPlaceExposer(options);

@@ -17,9 +17,7 @@ export interface Elsewhere {
 
 export interface AcceptingFacts {
   readonly movement: Movement;
-  /** Milliseconds until it is this agent's turn. */
   readonly turnInMs: number;
-  /** The problem with the spec. */
   readonly problem: string | undefined;
   /** This agent has a free place for another exposure. */
   readonly hasPlace: boolean;

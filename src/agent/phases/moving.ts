@@ -50,22 +50,15 @@ export interface MovingFacts extends Patience {
   readonly cancelingMs: () => number;
   /** The mover that may write, according to the CR. */
   readonly mover: NamedMover | undefined;
-  /**
-   * Whether the process of a vanished pod can still write. Its node may only be cut off from the
-   * API server.
-   */
+  /** Whether a vanished pod's process may still write, on a node that is only cut off. */
   readonly writer: WriterFact;
-  /**
-   * Milliseconds until an unreachable mover has stopped itself, counted while no mover is named.
-   */
+  /** Milliseconds until an unreachable mover has stopped itself; counts while none is named. */
   readonly fenceInMs: number;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
   /** Why the move must fail even if its mover is healthy; undefined if no reason is known. */
   readonly lost: LostFact;
-  /**
-   * Whether the waiting pod has already seen the restored data; `unread` until a decision needs it.
-   */
+  /** Whether the waiting pod has its data; `unread` until a decision needs it. */
   readonly seenDone: boolean | 'unread';
 }
 

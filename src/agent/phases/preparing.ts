@@ -53,7 +53,6 @@ export interface AcceptedFacts extends Patience {
   readonly pod: PodFact;
   /** Why the volume cannot be moved; undefined if no reason is known. */
   readonly lost: LostFact;
-  /** The pod was made for this CR. */
   readonly isPodOurs: boolean;
   readonly exposure: ExposureState | undefined;
   /** The CR as read from the API server. */
@@ -64,10 +63,7 @@ export interface AcceptedFacts extends Patience {
   readonly awayInMs: (node: string) => number;
 }
 
-/**
- * Accepted: the agent that claimed the CR exposes the volume. The agent on the pod's node sets
- * Prepared.
- */
+/** Accepted: the claimant exposes the volume; the agent on the pod's node sets Prepared. */
 export function decideAccepted(facts: AcceptedFacts): Action {
   const { movement, node, noun, local, pod, exposure, latest, prepareTimeoutMs } = facts;
   const isCanceled = isCancelWanted(movement);
@@ -153,10 +149,7 @@ const isSettled = ({ prepareTimeoutMs, heardMs }: Hearing): boolean =>
 export const isLate = (ms: number, hearing: Hearing): boolean =>
   ms >= hearing.prepareTimeoutMs && (isSettled(hearing) || ms >= hearing.prepareTimeoutMs + DAY_MS);
 
-/**
- * A running exposure is stopped first. Otherwise it would recreate objects that the clean-up
- * deletes.
- */
+/** Stop a running exposure first: it would recreate objects that the clean-up deletes. */
 export const decideCanceled = (exposure: ExposureState | undefined): Action =>
   exposure === 'running' ? { do: 'abortExposure' } : { do: 'cancel' };
 

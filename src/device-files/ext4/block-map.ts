@@ -107,10 +107,7 @@ function assertChecksum(bytes: Buffer, { checksumSeed, number }: Inode): void {
 
 const DIRECT_BLOCKS = 12;
 
-/**
- * The map of ext2 and ext3: twelve blocks, then one single, one double and one triple indirect
- * block.
- */
+/** The map of ext2 and ext3: 12 blocks, then a single, a double and a triple indirect block. */
 async function* mappedRuns(
   { map, number }: Inode,
   end: number,
@@ -131,9 +128,7 @@ async function* mappedRuns(
   if (run) yield run;
 }
 
-/**
- * Limits a run, so that a long file's first bytes are available before its map is read completely.
- */
+/** Bounds a run, so that a long file's first bytes come before its whole map is read. */
 const RUN_MAX = 1024;
 
 async function* mappedBlocks(

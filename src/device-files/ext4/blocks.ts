@@ -48,10 +48,7 @@ export class Blocks {
     this.#journaled = journaled;
   }
 
-  /**
-   * `what`: name of the blocks for messages. Throws `DEVICE_DAMAGED`, errors of the device, and the
-   * reason of the signal.
-   */
+  /** Throws `DEVICE_DAMAGED` with `what`, errors of the device, and the signal's reason. */
   async read(
     first: number,
     count: number,

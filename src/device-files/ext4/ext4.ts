@@ -21,23 +21,14 @@ const ROOT_INODE = 2;
 const TABLES_MAX = 4096;
 /** Longest chain of nested directories. Our choice: no path is as long. */
 const DEPTH_MAX = 4096;
-/**
- * Inodes read at once, in the order of their places. Deep levels use smaller batches, because every
- * level of the walk holds one. Our choices.
- */
+/** Inodes read at once, by place. Fewer at deep levels, as every level holds some. Our choices. */
 const BATCH = 1024;
 const DEEP = 64;
 const DEEP_BATCH = 16;
-/**
- * Names held in a walk, over all directories of the current path; some 60 MiB. Our choice: forty
- * directories of any length.
- */
+/** Names held on the current path; some 60 MiB. Our choice: 40 directories of any length. */
 const WALKED_NAMES_MAX = 500_000;
 
-/**
- * An ext2, ext3 or ext4 file system, read as if mounted after a replay of its journal. Writes
- * nothing.
- */
+/** An ext2, ext3 or ext4 file system, as if mounted after a journal replay. Writes nothing. */
 export class Ext4 {
   readonly notes: readonly string[];
   readonly #superblock: Superblock;
@@ -153,9 +144,7 @@ export class Ext4 {
     }
   }
 
-  /**
-   * An unreadable inode does not fail the batch. Its error is reported when the inode is needed.
-   */
+  /** An unreadable inode does not fail the batch; its error comes when the inode is needed. */
   async *#withInodes(
     place: Place,
     signal: AbortSignal,
@@ -180,9 +169,7 @@ export class Ext4 {
     }
   }
 
-  /**
-   * Depth first, parents before children. Holds some names of each directory on the current path.
-   */
+  /** Depth first, parents first. Holds some names of each directory on the current path. */
   async *#walk(
     name: string,
     place: Place,
@@ -351,10 +338,7 @@ function descriptorBlockOf(group: number, superblock: Superblock): number {
   return first * blocksPerGroup + firstDataBlock + before;
 }
 
-/**
- * Whether a group begins with a copy of the superblock. With sparse_super, these are the first two
- * groups and the powers of 3, 5 and 7.
- */
+/** Whether a group has a superblock copy. With sparse_super: 0, 1 and powers of 3, 5 and 7. */
 function hasCopy(group: number, { roCompat }: Superblock): boolean {
   if (group <= 1 || (roCompat & RO_COMPAT.sparseSuper) === 0) return true;
   return [3, 5, 7].some((base) => {

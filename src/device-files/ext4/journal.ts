@@ -26,10 +26,7 @@ const FAST_BLOCKS_DEFAULT = 256;
 
 /** Larger journals are not read. Four times the largest that mke2fs creates by default. */
 const JOURNAL_BLOCKS_MAX = 1 << 20;
-/**
- * Limit of replayed blocks, which take some 100 bytes each. As many as the largest journal that
- * mke2fs creates by default.
- */
+/** Limit of replayed blocks, some 100 bytes each: mke2fs's largest default journal. */
 const REPLAYED_MAX = 1 << 18;
 
 export interface ReplayedJournal extends JournaledBlocks {

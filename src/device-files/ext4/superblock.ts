@@ -30,10 +30,7 @@ export const INCOMPAT = {
 export const STATE = { clean: 0x1, hasErrors: 0x2 } as const;
 export const RO_COMPAT = { sparseSuper: 0x1, metadataChecksums: 0x400 } as const;
 
-/**
- * Features that prevent reading. A case-insensitive directory is readable: its names are compared
- * exactly.
- */
+/** Features that prevent reading. Case-insensitive names are readable: compared exactly. */
 const REFUSED: readonly (readonly [number, string])[] = [
   [INCOMPAT.compression, 'its files are compressed (e2compr)'],
   [INCOMPAT.journalDevice, 'it is only the journal of another file system'],
@@ -69,10 +66,7 @@ export function isExt4(start: Uint8Array): boolean {
   return bytes.length >= SUPERBLOCK_OFFSET + 64 && bytes.readUInt16LE(0x438) === MAGIC;
 }
 
-/**
- * Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the unsupported feature, and errors of the
- * device.
- */
+/** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the feature, and errors of the device. */
 export async function loadSuperblock(device: Device, signal: AbortSignal): Promise<Superblock> {
   const what = 'its superblock';
   const range = { offset: SUPERBLOCK_OFFSET, lengthBytes: SUPERBLOCK_BYTES, what };

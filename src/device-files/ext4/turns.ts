@@ -1,15 +1,9 @@
 import { setImmediate } from 'node:timers/promises';
 
-/**
- * Longest time before other tasks get a turn. Our choice: far less than a Lease's renewal or a
- * client's wait.
- */
+/** Longest turn. Our choice: far less than a Lease's renewal or a client's wait. */
 const TURN_MS = 10;
 
-/**
- * Regularly yields to other tasks of this process: timers, connections, and the signal that ends
- * the work.
- */
+/** Yields to the other tasks of this process: timers, connections, and the signal. */
 export class Turns {
   #sinceMs = performance.now();
 
