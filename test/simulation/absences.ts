@@ -1,4 +1,4 @@
-/** How long at a time each node was without an agent that could be heard. */
+/** Records how long each node had no reachable agent. */
 export class Absences {
   readonly #nowMs: () => number;
   readonly #open = new Map<string, { reasons: number; readonly sinceMs: number }>();
@@ -23,7 +23,7 @@ export class Absences {
     this.#ended.set(node, this.#nowMs());
   }
 
-  /** It is, or was not so long ago. */
+  /** Whether the node is away, or was away within the last `agoMs`. */
   isAway(node: string, agoMs: number): boolean {
     const endedMs = this.#ended.get(node);
     return this.#open.has(node) || (endedMs !== undefined && this.#nowMs() - endedMs < agoMs);

@@ -5,17 +5,17 @@ const IS_SOAK = process.env.SOAK === '1';
 const SEEDS = IS_SOAK ? 3000 : 60;
 const BATCH = 10;
 /**
- * A run of many seeds may share its machine with others, and then takes many times as long: its
- * limits only end what would never end.
+ * With many seeds, other processes may share the machine, and a run takes many times as long. The
+ * limits only stop runs that hang.
  */
 const IS_LONG = IS_SOAK || process.env.SEEDS !== undefined;
 const BATCH_LIMIT_MS = BATCH * (IS_LONG ? 300_000 : 30_000);
 const EACH_CALL_LIMIT_MS = IS_SOAK ? 4 * 3_600_000 : 600_000;
 const FIRST = Number(process.env.SEED ?? 1);
 const COUNT = Number(process.env.SEEDS ?? SEEDS);
-/** What is asked of the bucket is the same for all; each takes a second. */
+/** The requests to the bucket are the same for all seeds. Each run takes a second. */
 const ONCE_COUNT = IS_SOAK || process.env.SEEDS !== undefined ? COUNT : 3;
-/** What sixty seeds must have seen at least: those that exercise nothing prove nothing. */
+/** Minimum counts for sixty seeds: seeds that exercise nothing prove nothing. */
 const SEEN_MIN = {
   'kills while InProgress': 1000,
   'kills after the run': 10,
@@ -26,14 +26,14 @@ const SEEN_MIN = {
   'clocks of servers': 100,
   'clock of the API server': 50,
 };
-/** Seeds of which each call is one where the server is killed once. */
+/** For these seeds, one run for each call kills the server at that call. */
 const EACH_CALL_OF = IS_SOAK ? [1, 3, 5, 8] : [3];
-/** All of them take a minute. */
+/** Every call would take a minute. */
 const EACH = IS_SOAK ? 1 : 11;
 
 /**
- * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/backups.test.ts`; line by line:
- * `node test/simulation/backups/tell.ts 17`.
+ * To repeat a seed: `SEED=17 SEEDS=1 npx vitest run test/simulation/backups.test.ts`. To see each
+ * step: `node test/simulation/backups/tell.ts 17`.
  */
 describe('a backup by servers that are killed, cut off and stand still, by seed', () => {
   const seen = new Map<string, number>();

@@ -4,19 +4,19 @@ import { type Loose, volumeHandle } from './objects.ts';
 import type { Random } from './virtual-time.ts';
 
 export const APP = 'app';
-/** Kept on pods that are to end, until their kubelet has done so. */
+/** Finalizer of terminating pods until their kubelet has ended them. */
 export const KUBELET = 'simulation/kubelet';
-/** The kubelet's directory of pods, as the DaemonSet names it. */
+/** The kubelet's directory of pods, as in the DaemonSet. */
 export const KUBELET_PODS = '/var/lib/kubelet/pods';
-/** Handles of volumes that are no more than a directory of their pod begin with this. */
+/** Prefix of handles of volumes that are a directory of their pod. */
 export const DIRECTORY = 'directory-';
 const WAIT = 'restore-wait';
 
 export interface ClientVolume {
   readonly name: string;
   /**
-   * What a directory of the pod's own begins with; the volume is that of a PVC without it, named
-   * like the volume.
+   * Initial content of a directory volume. Without it, the volume belongs to a PVC of the same
+   * name.
    */
   readonly directory?: string;
 }
@@ -24,22 +24,25 @@ export interface ClientVolume {
 export interface ClientPod {
   readonly name: string;
   readonly volumes: readonly ClientVolume[];
-  /** UID of the Restore whose mark it waits for in each volume; it starts at once without it. */
+  /**
+   * UID of the Restore whose mark the pod waits for in each volume. Without it, the pod starts at
+   * once.
+   */
   readonly waitsFor?: string;
   /** A Job that ends right after its start. */
   readonly isBrief?: boolean;
-  /** How long it has no node. */
+  /** How long the pod has no node. */
   readonly unscheduledMs: number;
 }
 
-/** A volume of a pod where its kubelet has it mounted. */
+/** A mounted volume of a pod. */
 export interface Mount {
   readonly handle: string;
   readonly pod: string;
   readonly node: string;
 }
 
-/** What client pods live in. */
+/** The world of client pods. */
 export interface ClientWorld {
   readonly store: Store;
   readonly volumes: Map<string, string>;
@@ -53,27 +56,27 @@ export interface ClientWorld {
     patch: object,
   ): void;
   delete(resource: Resource<KubeObject>, namespace: string, name: string): void;
-  /** After a time between the two, and once the API server takes writes. */
+  /** Runs after a time between the two, once the API server accepts writes. */
   after(lowMs: number, highMs: number, run: () => void): void;
   note(what: string): void;
 }
 
 /**
- * Pods of the users with their kubelets: their volumes are mounted from before they start until
- * after they have ended.
+ * Pods of users with their kubelets. Volumes are mounted from before the pod starts until after it
+ * has ended.
  */
 export class ClientPods {
   readonly #world: ClientWorld;
   readonly #random: Random;
   readonly #nodes: readonly string[];
-  /** By node and path. */
+  /** Keyed by node and path. */
   readonly #mounts = new Map<string, Mount>();
   readonly #plans = new Map<string, ClientPod>();
   /** UIDs of Restores whose marks are in a volume, by its handle. */
   readonly #marks = new Map<string, Set<string>>();
-  /** UIDs of pods whose own containers have begun. */
+  /** UIDs of pods whose own containers have started. */
   readonly #started = new Set<string>();
-  /** UIDs of pods that somebody has deleted or evicted, or whose node was lost. */
+  /** UIDs of pods that were deleted or evicted, or whose node was lost. */
   readonly disturbed = new Set<string>();
   #count = 0;
 
@@ -83,7 +86,7 @@ export class ClientPods {
     this.#nodes = nodes;
   }
 
-  /** Returns its UID. */
+  /** Returns the pod's UID. */
   add(plan: ClientPod): string {
     const { name, volumes, waitsFor } = plan;
     const init = this.#random.chance(0.3) ? [{ name: 'first' }, { name: WAIT }] : [{ name: WAIT }];
@@ -110,12 +113,12 @@ export class ClientPods {
     return metadata.uid;
   }
 
-  /** The volume that a node has at a path. */
+  /** The volume that is mounted at a path of a node. */
   mountAt(node: string, path: string): Mount | undefined {
     return this.#mounts.get(`${node}:${path}`);
   }
 
-  /** The UID of the pod whose directory a path is in. */
+  /** The UID of the pod that owns a path. */
   ownerOf(path: string): string | undefined {
     return path.slice(KUBELET_PODS.length + 1).split('/')[0];
   }
@@ -132,7 +135,7 @@ export class ClientPods {
     this.#marks.delete(handle);
   }
 
-  /** The restore of a volume is done: its pod sees that within a second. */
+  /** Marks a volume as restored. Its pod notices within a second. */
   mark({ handle, pod }: Mount, restore: string): void {
     this.#marks.set(handle, new Set([restore]));
     this.#world.after(100, 1100, () => {
@@ -140,7 +143,7 @@ export class ClientPods {
     });
   }
 
-  /** Somebody deletes it; where `successor` is given, another pod of its name comes after it. */
+  /** Deletes the pod. `successor`: a pod of the same name that follows it. */
   remove(uid: string, successor?: ClientPod): void {
     this.disturbed.add(uid);
     const pod = this.#podOf(uid);
@@ -148,7 +151,7 @@ export class ClientPods {
     if (successor) this.#replace(successor);
   }
 
-  /** Its node is short of something: it has failed, and stays to be looked at. */
+  /** Evicts the pod: it has failed and is not deleted. */
   evict(uid: string): void {
     this.disturbed.add(uid);
     const pod = this.#podOf(uid);
@@ -163,7 +166,7 @@ export class ClientPods {
     });
   }
 
-  /** All of a node are to end. */
+  /** Ends all pods of a node. */
   evictFrom(node: string): void {
     for (const pod of this.#podsOf(node)) {
       this.disturbed.add(pod.metadata.uid);
@@ -171,7 +174,7 @@ export class ClientPods {
     }
   }
 
-  /** Without their node's word. */
+  /** Deletes the pods without an answer from their node. */
   forceDeleteFrom(node: string): void {
     for (const { metadata } of this.#podsOf(node)) {
       this.disturbed.add(metadata.uid);
@@ -180,7 +183,7 @@ export class ClientPods {
     }
   }
 
-  /** A node is heard again: its kubelet ends what is to end, also what is gone by now. */
+  /** The node is back: its kubelet ends terminating and deleted pods. */
   nodeIsBack(node: string): void {
     for (const { metadata } of this.#podsOf(node)) this.#finish(metadata.uid);
     for (const { pod, node: on } of [...this.#mounts.values()]) {
@@ -225,7 +228,7 @@ export class ClientPods {
     });
   }
 
-  /** Volumes of claims by their names in the pod; undefined while one has none. */
+  /** Volumes of claims by their names in the pod; undefined while a claim is unbound. */
   #handlesOf(uid: string): Map<string, { handle: string; volume: string }> | undefined {
     const handles = new Map<string, { handle: string; volume: string }>();
     for (const { name, directory } of this.#plans.get(uid)?.volumes ?? []) {
@@ -239,8 +242,8 @@ export class ClientPods {
   }
 
   /**
-   * A volume is attached to one node: the next pod gets it when the last one has let go of it, or
-   * its node is gone.
+   * Whether the volume is attached to a node. The next pod gets it after a detach, or if the node
+   * is lost.
    */
   #isHeld(handle: string): boolean {
     return [...this.#mounts.values()].some(
@@ -293,7 +296,7 @@ export class ClientPods {
     };
   }
 
-  /** The helper in its init container: ends when it finds all marks, and takes them away. */
+  /** The helper in the init container: ends when all marks exist, and removes them. */
   #look(uid: string): void {
     const plan = this.#plans.get(uid);
     const mounts = [...this.#mounts.values()].filter(({ pod }) => pod === uid);
@@ -311,7 +314,7 @@ export class ClientPods {
     const tell = (): void => {
       this.#tell(uid, { ...status, phase: 'Running' });
     };
-    // A kubelet tells how far a Job's pod has come before it lets the pod go, which may be at once.
+    // A kubelet reports that a Job's pod runs before it ends the pod, sometimes right before.
     const isTold = this.#random.chance(0.6) || this.#plans.get(uid)?.isBrief === true;
     if (isTold) tell();
     else {
@@ -322,9 +325,9 @@ export class ClientPods {
     this.#world.note('jobs');
     this.#world.after(0, 2000, () => {
       this.#unmount(uid);
-      // With what it had no time to tell before.
+      // Includes the states that it had not reported.
       this.#tell(uid, { ...status, phase: 'Succeeded' });
-      // Whoever started it has no use for it any more.
+      // Half of the Jobs are deleted after their end.
       if (!this.#random.chance(0.5)) return;
       this.#world.after(0, 5000, () => {
         const pod = this.#podOf(uid);
@@ -333,7 +336,7 @@ export class ClientPods {
     });
   }
 
-  /** Its kubelet says so once it is heard. */
+  /** The kubelet reports the status once it is connected. */
   #tell(uid: string, status: object): void {
     const pod = this.#podOf(uid);
     const node = String(pod?.spec.nodeName);
@@ -360,7 +363,7 @@ export class ClientPods {
   }
 
   /**
-   * The kubelet's part of a deletion: containers have some time to end, then volumes are unmounted.
+   * The kubelet's part of a deletion: containers end after some time, then volumes are unmounted.
    */
   #finish(uid: string): void {
     const isSlow = this.#random.chance(0.3);

@@ -22,7 +22,7 @@ interface Traits {
   readonly label: string;
   readonly resource: Resource<KubeObject>;
   readonly isBackup: boolean;
-  /** As counts name its movers. */
+  /** The name of its movers in counts. */
   readonly noun: string;
 }
 
@@ -43,26 +43,26 @@ const KINDS = [
   },
 ] as unknown as readonly Traits[];
 
-/** What a mover notes on its CR before it makes its mark (`src/agent/restored-note.ts`). */
+/** A mover's note on its CR before it makes the mark (`src/agent/restored-note.ts`). */
 const RESTORED = 'longshore.io/restored';
-/** Of a volume that a data mover has begun to restore into. */
+/** Content of a volume with an unfinished restore. */
 const HALF = 'half of something';
 
 export interface MoverOptions {
-  /** Chance that a data mover dies before its end; each CR has so many deaths at most. */
+  /** Chance that a data mover dies before its end. Each CR has at most `moverDeathsMax` deaths. */
   readonly moverDeath: () => number;
   readonly moverDeathsMax: number;
-  /** A mover of a restore that cannot read its CR for so long stops. */
+  /** A mover of a restore stops if it cannot read its CR for this long. */
   readonly fenceMs: number;
-  /** How long a data mover takes, by its CR's name; by chance without it. */
+  /** How long a data mover takes, by its CR's name. Default: random. */
   readonly moveMs?: (name: string) => number;
-  /** Movers say that they are done, and their pods go on running. */
+  /** Movers report that they are done, and their pods keep running. */
   readonly isEndless?: boolean;
-  /** Whether the API server takes no writes at present, from nobody. */
+  /** Whether the API server currently refuses all writes. */
   readonly isFull?: () => boolean;
 }
 
-/** What data movers live in. */
+/** The world of data movers. */
 export interface MoverWorld {
   readonly store: Store;
   /** Contents by handle. */
@@ -91,22 +91,21 @@ export class DataMovers {
   readonly #options: MoverOptions;
   /** UIDs of pods whose processes have ended. */
   readonly #ended = new Set<string>();
-  /** UIDs of pods that wrote to a volume, in their order, by its handle. */
+  /** UIDs of pods that wrote to a volume, in order, by its handle. */
   readonly #writers = new Map<string, string[]>();
   readonly #moving = new Map<string, { readonly name: string; readonly node: string }>();
   readonly #deaths = new Map<string, number>();
   /**
-   * Names of CRs whose mover may have been done, and could not say so: its node or its pod was
-   * taken away from it.
+   * Names of CRs whose mover may be done and could not report it, because its node or pod was lost.
    */
   readonly unheard = new Set<string>();
-  /** Volumes that got the mark of a restore, by name of its CR. */
+  /** Volumes that got the mark of a restore, by the name of its CR. */
   readonly marked = new Map<string, string>();
-  /** Volumes of claims whose data were noted to be there. */
+  /** Volumes of claims whose restored data was noted. */
   readonly noted = new Map<string, string>();
   /**
-   * Of backups of pods: the UID of the pod that was read, by snapshot ID; and what is stored, by
-   * UID of the CR.
+   * Pod backups: the UID of the source pod by snapshot ID, and the stored snapshot by UID of the
+   * CR.
    */
   readonly sources = new Map<string, string>();
   readonly #stored = new Map<string, string>();
@@ -119,14 +118,14 @@ export class DataMovers {
     this.#options = options;
   }
 
-  /** Whether the mover of a CR has begun, and has not ended. */
+  /** Whether the mover of a CR has started and not ended. */
   isMoving(name: string, node: string): boolean {
     return [...this.#moving].some(
       ([uid, mover]) => mover.name === name && mover.node === node && !this.#ended.has(uid),
     );
   }
 
-  /** By the kubelet. */
+  /** The kubelet kills the process. */
   kill(uid: string): void {
     this.#ended.add(uid);
   }
@@ -135,10 +134,7 @@ export class DataMovers {
     return this.#world.find(PODS, metadata.name, NAMESPACE)?.metadata.uid === metadata.uid;
   }
 
-  /**
-   * One volume, one writer: whoever was followed by another one writes no more, nor does anyone
-   * once it is given away.
-   */
+  /** Checks that a volume has one writer at a time, and none after the handover. */
   #write(handle: string, content: string, pod: Loose, isOfPod: boolean): void {
     const { uid, name } = pod.metadata;
     const writers = this.#writers.get(handle) ?? [];
@@ -162,8 +158,8 @@ export class DataMovers {
   }
 
   /**
-   * The data mover in a pod, by the words it has with the agent: Events, and the termination
-   * message. It lives as long as its node lets it, whatever became of its pod's object.
+   * Simulates the data mover in a pod, which talks to the agent by Events and the termination
+   * message. A deleted pod's process lives on until its node ends it.
    */
   start(pod: Loose, node: string, claim: string, path?: string): void {
     const { name, uid, labels = {} } = pod.metadata;
@@ -195,7 +191,7 @@ export class DataMovers {
           status: { phase, containerStatuses: [{ name: 'mover', state }] },
         });
       };
-      // Its word is there before its pod is seen to have ended, if anybody ever sees that.
+      // The report arrives before the end of the pod.
       const isDone = phase === 'Succeeded' && message.startsWith('{') && cr !== undefined;
       if (isDone && this.#options.isEndless === true) {
         this.#sayDone(cr as Loose, uid, message);
@@ -230,8 +226,7 @@ export class DataMovers {
     const stepBytes = moveMs ? 100 : isLong ? 20 : 250;
     // The first step takes no time.
     const stepMs = moveMs ? moveMs(name) / 9 : this.#random.between(200, isLong ? 8000 : 4000);
-    // How often it looks whether it may begin; where volumes take minutes, seconds make no
-    // difference.
+    // Polling interval before the start. For volumes that take minutes, seconds make no difference.
     const pollMs = moveMs ? 2000 : 200;
     const volumeOf = (): string | undefined => {
       const volume = this.#world.find(PVCS, claim, NAMESPACE)?.spec.volumeName;
@@ -242,7 +237,7 @@ export class DataMovers {
       if (this.#ended.has(uid) || this.#world.deadNodes.has(node)) return;
       const isCut = this.#world.cutNodes.has(node);
       if (!isCut) {
-        // The kubelet ends what has no pod any more.
+        // The kubelet ends processes of deleted pods.
         if (!this.#isPod(pod)) return;
         cr = this.#world.find(resource, name, NAMESPACE);
         heardMs = this.#time.nowMs;
@@ -298,7 +293,7 @@ export class DataMovers {
         handle = mount.handle;
         if (!isBackup) this.#world.clientPods.clearMarks(handle);
       }
-      // Mounted once, and there for as long as the pod's processes are.
+      // The volume stays mounted as long as the pod's processes live.
       if (!isOfPod) handle ??= volumeOf();
       const isUnmounted =
         path !== undefined && this.#world.clientPods.mountAt(node, path) !== mount;
@@ -378,7 +373,7 @@ export class DataMovers {
     tick();
   }
 
-  /** Of a volume of a pod: it is that of the pod which the CR names, on its node. */
+  /** Checks that the path is a volume of the pod in the CR, on that pod's node. */
   #checkPlace(pod: Loose, node: string, path: string, resource: Resource<KubeObject>): void {
     const { name } = pod.metadata;
     const cr = this.#world.find(resource, name, NAMESPACE);
@@ -396,7 +391,7 @@ export class DataMovers {
     }
   }
 
-  /** An earlier mover of the same CR was done, and its word did not come through. */
+  /** True if an earlier mover of the CR was done, and its report was lost. */
   #isDone(
     cr: Loose,
     mount: Mount | undefined,
@@ -408,7 +403,7 @@ export class DataMovers {
     const isMarked =
       !isBackup &&
       (moverOf(cr)?.generation ?? 1) > 1 &&
-      // Also where the pod is over by now, and its volumes are unmounted.
+      // The pod may be over by now, with its volumes unmounted.
       ((mount !== undefined && clientPods.hasMark(mount.handle, restoreOf(cr))) ||
         this.#hasGoneOn(cr));
     const isRestored =
@@ -434,7 +429,8 @@ export class DataMovers {
   }
 
   /**
-   * What the real one asks before its first byte and after its last (`src/agent/client-pod.ts`).
+   * The checks of the real mover before its first byte and after its last
+   * (`src/agent/client-pod.ts`).
    */
   #troubleOf({ spec }: Loose, isBackup: boolean): string | undefined {
     const { name, uid } = spec.pod as { name: string; uid: string };
@@ -447,7 +443,7 @@ export class DataMovers {
     return isWaitOver(pod) ? 'waits no more' : undefined;
   }
 
-  /** As the real one (`src/agent/told-result.ts`). */
+  /** Like the real one (`src/agent/told-result.ts`). */
   #sayDone({ metadata }: Loose, pod: string, message: string): void {
     const { name, uid } = metadata;
     this.#world.store.create(EVENTS, NAMESPACE, {

@@ -6,7 +6,7 @@ const BATCH = 10;
 const FIRST = Number(process.env.SEED ?? 0);
 const COUNT = Number(process.env.SEEDS ?? SEEDS);
 
-/** What must happen in so many seeds at least once, or the seeds exercise nothing. */
+/** With this many seeds, each event below must happen at least once. */
 const SEEDS_FOR_ALL = 100;
 const MUST_HAPPEN = [
   'complete snapshots',
@@ -40,8 +40,8 @@ const MUST_HAPPEN = [
 ];
 
 /**
- * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/engine.test.ts`; line by line:
- * `node test/simulation/engine/tell.ts 17`.
+ * To repeat a seed: `SEED=17 SEEDS=1 npx vitest run test/simulation/engine.test.ts`. To see each
+ * step: `node test/simulation/engine/tell.ts 17`.
  */
 describe('the engine through kills, lost answers, clock steps and full disks, by seed', () => {
   const totals = new Map<string, number>();

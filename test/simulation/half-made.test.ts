@@ -17,7 +17,7 @@ const START_MS = Date.UTC(2026, 0, 1);
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 50 };
 const PREPARE_MS = 1_800_000;
 const MINUTE_MS = 60_000;
-/** So late that the request which begins it still comes through. */
+/** Late enough that the request which begins the trouble still succeeds. */
 const LATER_MS = 100;
 const COMMON = {
   sourceNamespace: 'app',
@@ -26,13 +26,13 @@ const COMMON = {
 };
 
 interface Scene {
-  /** The request with which the trouble begins, and what is done by others then. */
+  /** The request that begins the trouble. */
   readonly begins: string;
   readonly afterMs: number;
   readonly onBegin?: (world: World) => void;
   readonly forMs: number;
   readonly trouble: Partial<Weather>;
-  /** Others are refused too. */
+  /** Other clients are refused, too. */
   readonly isForAll: boolean;
   readonly resource: Resource<KubeObject>;
   readonly spec: object;
@@ -110,7 +110,7 @@ it('a pod that waited for a claim that could not be made has its time from then 
   const status = await play({
     begins: 'create persistentvolumeclaims',
     afterMs: 0,
-    // It ends before anything has failed for as long as it may.
+    // The trouble ends before any time-out.
     forMs: PREPARE_MS - 2000,
     trouble: { isFull: true },
     isForAll: false,
@@ -124,7 +124,7 @@ it('a restore whose last step was cut short, as the API server took no writes, i
   const status = await play({
     begins: 'delete persistentvolumeclaims',
     afterMs: LATER_MS,
-    // It ends just before the last step has waited for as long as it may, for the second time.
+    // The trouble ends just before the second time-out of the last step.
     forMs: 20 * MINUTE_MS,
     trouble: { isFull: true },
     isForAll: true,

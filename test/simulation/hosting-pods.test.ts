@@ -15,10 +15,10 @@ const BACKUPS = POD_VOLUME_BACKUPS as Resource<KubeObject>;
 const RESTORES = POD_VOLUME_RESTORES as Resource<KubeObject>;
 const MANY = 40;
 const HOUR_MS = 3_600_000;
-/** As many as an agent makes available at once that moves one at a time. */
+/** The prepare limit of an agent that moves one volume at a time. */
 const PLACES = 8;
 
-/** A pod with volumes of its own that begin with `content`. */
+/** A pod with its own volumes, which initially hold `content`. */
 async function addPod(
   { world, time }: OneNode,
   name: string,
@@ -60,7 +60,7 @@ function addMovement({ world }: OneNode, volume: string, pod: string, uid: strin
 
 const named = (count: number): string[] => Array.from({ length: count }, (_, i) => `volume-${i}`);
 
-/** Runs until all of them have ended. Resolves with how many hosting pods there were at most. */
+/** Runs until all of them have ended. Resolves with the greatest number of hosting pods. */
 async function runAll(cluster: OneNode, names: readonly string[]): Promise<number> {
   const { time, world } = cluster;
   let most = 0;
@@ -84,7 +84,7 @@ it('the volumes of a node get no more pods at once than keep it busy', async () 
   for (const name of names) addMovement(cluster, name, 'web', uid);
   const startMs = cluster.time.nowMs;
   expect(await runAll(cluster, names)).toBe(PLACES);
-  // The next one runs already when its turn comes.
+  // The next pod already runs when its turn comes.
   expect((cluster.time.nowMs - startMs) / MANY).toBeLessThan(22_000);
 });
 
@@ -109,7 +109,7 @@ it('the word of a data mover that it is done is enough, also when its pod is not
   const startMs = cluster.time.nowMs;
   await runAll(cluster, names);
   expect(cluster.time.nowMs - startMs).toBeLessThan(3 * 30_000);
-  // Once of each, and before its pod went.
+  // Each log is copied once, before its pod is deleted.
   expect(
     cluster.logs.map((text) => /pod logs\[(.*?)\/.*\n(by pod|No)/.exec(text)?.slice(1)),
   ).toEqual(expect.arrayContaining(names.map((name) => [name, 'by pod'])));
@@ -182,9 +182,9 @@ it.each([1, 40_000])(
     using cluster = new OneNode();
     const { time, world } = cluster;
     const uid = await addPod(cluster, 'web', ['data']);
-    // The agent has heard the API server for long enough to rely on it.
+    // After this time the agent relies on its connection to the API server.
     await time.run(HOUR_MS / 2, () => false);
-    // The kubelet takes longer than the pod is looked at while it is made.
+    // The kubelet takes longer than the agent watches the new pod.
     world.cutNodes.add(NODE);
     time.after(80_000, () => world.cutNodes.delete(NODE));
     world.store.watch(PODS, {}, world.store.version, (type, { metadata: { name } }) => {

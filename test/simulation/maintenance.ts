@@ -42,14 +42,14 @@ export interface Course {
   readonly problems: string[];
   /** Jobs that did work. */
   readonly worked: number;
-  /** Jobs of a server that came too late, which did nothing. */
+  /** Late Jobs of a server, which did nothing. */
   readonly late: number;
   readonly servers: number;
 }
 
 /**
- * Two servers on one cluster: cut off, standing still, killed, with clocks that jump. What happened
- * that must not.
+ * Simulates two servers in one cluster that are cut off, suspended and killed, with clock jumps.
+ * Returns violations.
  */
 export async function simulateMaintenance(
   seed: number,
@@ -59,7 +59,7 @@ export async function simulateMaintenance(
   using time = new VirtualTime(seed);
   time.install();
   let serverOffsetMs = 0;
-  /** The API server's. */
+  /** The API server's clock. */
   const clock: Clock = {
     nowNs: () => BigInt(Math.round((START_MS + time.nowMs + serverOffsetMs) * 1e6)),
   };
@@ -106,9 +106,9 @@ export async function simulateMaintenance(
   return { problems: world.problems, worked: world.worked, late: world.late, servers };
 }
 
-/** Some requests for Jobs get no answer, and arrive when nobody waits for them any more. */
+/** Some requests for Jobs get no answer, and take effect later. */
 class LateClient extends SimulatedClient {
-  /** Undefined where all arrive in time. */
+  /** Undefined if all requests arrive in time. */
   late: ((effect: () => void) => boolean) | undefined;
   #world: MaintenanceWorld | undefined;
 
@@ -126,7 +126,7 @@ class LateClient extends SimulatedClient {
       try {
         this.#world?.store.create(resource, object.metadata.namespace, object as unknown as Stored);
       } catch {
-        // There is one of that name.
+        // A Job of that name exists.
       }
     };
     if (resource.kind === JOBS.kind && this.late?.(effect) === true) {
@@ -199,7 +199,7 @@ class SimulatedServer {
     });
     const server = new Server({ ...common, registry, clock: own, controllers: [repositories] });
     server.run(this.#abort.signal).catch((error: unknown) => {
-      // Of a process that was killed, nothing ends.
+      // A killed process reports no end.
       if (this.#abort.signal.aborted) return;
       world.problems.push(`${name} ended: ${String(error)}`);
     });
@@ -234,7 +234,7 @@ class SimulatedServer {
   }
 }
 
-/** Repositories, and what the Job controller and kubelets make of Jobs. */
+/** Simulates repositories, the Job controller and kubelets. */
 class MaintenanceWorld {
   readonly store: Store;
   readonly problems: string[] = [];
@@ -245,7 +245,7 @@ class MaintenanceWorld {
   readonly #clock: Clock;
   readonly #tell: ((line: string) => void) | undefined;
   readonly #known = new Set<string>();
-  /** By repository, the UID of the Job whose pod works on it. */
+  /** UIDs of Jobs with a working pod, by repository. */
   readonly #working = new Map<string, Set<string>>();
 
   constructor(
@@ -271,7 +271,7 @@ class MaintenanceWorld {
       metadata: { name: PASSWORD_SECRET, namespace: NAMESPACE },
       data: { [PASSWORD_KEY]: Buffer.from('simulated').toString('base64') },
     });
-    // So that the names of Jobs are free again.
+    // Old Jobs are deleted at once, so that their names are free.
     create(CONFIG_MAPS, {
       metadata: { name: 'jobs', namespace: NAMESPACE },
       data: { global: '{"keepLatestMaintenanceJobs": 0}' },
@@ -302,12 +302,12 @@ class MaintenanceWorld {
     return this.store.get(BACKUP_REPOSITORIES, NAMESPACE, label) as unknown as BackupRepository;
   }
 
-  /** Each half second. */
+  /** Called every half second. */
   step(): void {
     for (const job of this.#jobs) {
       if (this.#known.has(job.metadata.uid)) continue;
       this.#known.add(job.metadata.uid);
-      // It has a pod.
+      // The Job has a pod.
       if (!job.status?.conditions) {
         this.store.update(JOBS, { ...job, status: { active: 1 } }, 'status');
       }
@@ -360,17 +360,17 @@ class MaintenanceWorld {
   }
 
   #now(): string {
-    // As the Job controller says it, by the clock of the control plane.
+    // Like the Job controller, by the clock of the control plane.
     return rfc3339Seconds(this.#clock.nowNs());
   }
 
-  /** After a while without trouble all is as it should be. */
+  /** Checks the final state, after some time without trouble. */
   checkEnd(nowMs: number): void {
     for (const object of this.store.list(BACKUP_REPOSITORIES, { namespace: NAMESPACE })) {
       const { metadata, status } = object as unknown as BackupRepository;
       const last = Date.parse(status?.lastMaintenanceTime ?? '');
       const agoMs = START_MS + nowMs - last;
-      // Two places for four repositories, runs of up to four minutes, failures tried again.
+      // Allows for two slots, four repositories, runs of up to four minutes, and retries.
       if (!(agoMs < 3 * FREQUENCY_MS)) {
         this.problems.push(`${metadata.name} was maintained ${Math.round(agoMs / 1000)} s ago`);
       }

@@ -7,7 +7,7 @@ const BATCH = 10;
 const BATCH_LIMIT_MS = BATCH * (IS_SOAK || process.env.SEEDS !== undefined ? 600_000 : 60_000);
 const FIRST = Number(process.env.SEED ?? 1);
 const COUNT = Number(process.env.SEEDS ?? SEEDS);
-/** What thirty seeds must have seen at least: those that exercise nothing prove nothing. */
+/** Minimum counts for thirty seeds: seeds that exercise nothing prove nothing. */
 const SEEN_MIN = {
   nights: 200,
   'volumes restored': 150,
@@ -24,7 +24,7 @@ const SEEN_MIN = {
   deletions: 10,
   'deletions that were refused': 5,
 };
-/** Seeds that found something once: what, and which. */
+/** Seeds that once found a bug. */
 const FOUND = [
   ['a restore took the data of the first night, and those that a tenant had named', 1],
   ['a restore changed the Lease and the password of the server', 3],
@@ -35,8 +35,8 @@ const FOUND = [
 ] as const;
 
 /**
- * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/nights.test.ts`; line by line:
- * `node test/simulation/nights/tell.ts 17`.
+ * To repeat a seed: `SEED=17 SEEDS=1 npx vitest run test/simulation/nights.test.ts`. To see each
+ * step: `node test/simulation/nights/tell.ts 17`.
  */
 describe('a cluster that backs up all of itself each night and is restored now and then, by seed', () => {
   const seen = new Map<string, number>();

@@ -2,7 +2,7 @@ import type { KubeObject } from '../../src/kube/index.ts';
 
 export const NAMESPACE = 'velero';
 
-/** An object as the world looks at it. */
+/** An object in the simulated world. */
 export interface Loose {
   metadata: KubeObject['metadata'];
   spec: Record<string, unknown>;

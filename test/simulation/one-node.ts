@@ -11,15 +11,15 @@ const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 
 export const NODE = 'node';
 
 /**
- * A cluster of one node with its agent, which moves one volume at a time, in virtual time and in
- * fine weather.
+ * A cluster of one node with its agent, which moves one volume at a time, in virtual time and
+ * without trouble.
  */
 export class OneNode implements Disposable {
   readonly time = new VirtualTime(1);
   readonly world: World;
-  /** How far the API server's clock is ahead. */
+  /** The offset of the API server's clock. */
   aheadMs = 0;
-  /** What the agent has copied of the logs of its data movers. */
+  /** Logs of data movers that the agent has copied. */
   readonly logs: string[] = [];
   readonly #abort = new AbortController();
 

@@ -14,31 +14,31 @@ const BACKUPS = POD_VOLUME_BACKUPS as Resource<KubeObject>;
 const RESTORES = POD_VOLUME_RESTORES as Resource<KubeObject>;
 const FINALIZER = 'velero.io/pod-volume-finalizer';
 const RESTORE_UID = 'restore-uid';
-/** The server makes nothing for pods that do not run. */
+/** The server makes no CRs for pods that do not run. */
 const COMES_UP_MS = 500;
 
 /** A volume of a pod that is to be moved. */
 export interface PodPlan {
   readonly name: string;
   readonly kind: 'backup' | 'restore';
-  /** What is in the volume, or is to be. */
+  /** The content of the volume before a backup or after a restore. */
   readonly content: string;
   readonly fate: 'left alone' | 'canceled' | 'deleted';
-  /** It is not of this cluster, or not for this agent: its data are never moved. */
+  /** The CR belongs to another cluster or agent: its data is never moved. */
   readonly isNever?: boolean;
   /** Its snapshot is not in Kopia's format. */
   readonly isRestic?: boolean;
   readonly of: PlannedPod;
 }
 
-/** Its UID is known once it is made. */
+/** The UID is set when the pod is created. */
 interface PlannedPod {
   uid: string | undefined;
-  /** The node that it was placed on, as long as it is there. */
+  /** The node of the pod while it exists. */
   node(): string | undefined;
 }
 
-/** Pods with volumes, PodVolumeBackups and PodVolumeRestores for them, and what befalls both. */
+/** Pods with volumes, their PodVolumeBackups and PodVolumeRestores, and events for both. */
 export function layOutPods(
   world: World,
   random: Random,
@@ -56,7 +56,7 @@ export function layOutPods(
   return plans;
 }
 
-/** One pod with one or two volumes, each with a CR. */
+/** A pod with one or two volumes, each with a CR. */
 class PodCourse {
   readonly plans: PodPlan[] = [];
   readonly #world: World;
@@ -124,7 +124,7 @@ class PodCourse {
     });
   }
 
-  /** The server makes the CRs of a restore at once, those of a backup when the pod runs. */
+  /** The server makes the CRs of a restore at once, and those of a backup when the pod runs. */
   #begin(): void {
     const { uid = '' } = this.#planned;
     const pod = this.#world.find(PODS, this.#pod.name, APP);
@@ -167,7 +167,7 @@ class PodCourse {
     });
   }
 
-  /** What its controller makes in its place: its claims are the same, its directories are new. */
+  /** The new pod of its controller: the same claims, and new directories. */
   #successor(): ClientPod {
     const { name } = this.#pod;
     const volumes = this.#pod.volumes.map((volume) =>
@@ -224,7 +224,7 @@ function create(
 }
 
 /**
- * Synced from another cluster, whose nodes and pods are called as those here: some are over, some
+ * CRs synced from another cluster with the same names of nodes and pods. Some are over, and some
  * never will be.
  */
 function foreign(

@@ -5,8 +5,8 @@ const IS_SOAK = process.env.SOAK === '1';
 const SEEDS = IS_SOAK ? 3000 : 60;
 const BATCH = 10;
 /**
- * A run of many seeds may share its machine with others, and then takes many times as long: its
- * limits only end what would never end.
+ * With many seeds, other processes may share the machine, and a run takes many times as long. The
+ * limits only stop runs that hang.
  */
 const IS_LONG = IS_SOAK || process.env.SEEDS !== undefined;
 const BATCH_LIMIT_MS = BATCH * (IS_LONG ? 300_000 : 30_000);
@@ -14,7 +14,7 @@ const BATCH_LIMIT_MS = BATCH * (IS_LONG ? 300_000 : 30_000);
 const EACH_TURN_LIMIT_MS = IS_SOAK ? 4 * 3_600_000 : 600_000;
 const FIRST = Number(process.env.SEED ?? 1);
 const COUNT = Number(process.env.SEEDS ?? SEEDS);
-/** What sixty seeds must have seen at least: those that exercise nothing prove nothing. */
+/** Minimum counts for sixty seeds: seeds that exercise nothing prove nothing. */
 const SEEN_MIN = {
   'kills while New': 3,
   'kills while InProgress': 150,
@@ -32,14 +32,14 @@ const SEEN_MIN = {
   'objects that users change': 5,
   'objects that users delete': 5,
 };
-/** Seeds of which each turn is one where the server is killed once. */
+/** For these seeds, one run for each turn kills the server at that turn. */
 const EACH_TURN_OF = IS_SOAK ? [1, 5, 10] : [5];
 /** There are more than a thousand. */
 const EACH = IS_SOAK ? 1 : 31;
 
 /**
- * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/restores.test.ts`; line by line:
- * `node test/simulation/restores/tell.ts 17`.
+ * To repeat a seed: `SEED=17 SEEDS=1 npx vitest run test/simulation/restores.test.ts`. To see each
+ * step: `node test/simulation/restores/tell.ts 17`.
  */
 describe('a restore by servers that are killed, cut off and stand still, by seed', () => {
   const seen = new Map<string, number>();
@@ -56,7 +56,7 @@ describe('a restore by servers that are killed, cut off and stand still, by seed
     },
   );
 
-  // The Backup is deleted. In 295 and 296 another Backup of its name is made in another location.
+  // The Backup is deleted. In 295 and 296 another location gets a Backup of its name.
   it.each([247, 295, 296])(
     'goes on from the stored files after its Backup is deleted: seed %i',
     { timeout: BATCH_LIMIT_MS },

@@ -30,7 +30,7 @@ it(
       chaosMs: 0,
       calmMs: 12 * MINUTE_MS,
       bucket: (i) => (i % 3 === 0 ? 'hangs' : i % 10 === 1 ? 'away' : 'well'),
-      // Each minute, and some seconds in line.
+      // Each minute, and some seconds in the queue.
       staleMsMax: 80_000,
     });
     expect(problems).toEqual([]);

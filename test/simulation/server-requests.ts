@@ -31,7 +31,7 @@ const SETTLE_MS = 8 * MINUTE_MS;
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 20, watchLagMs: 50 };
 const CUT: Weather = { ...CALM, refused: 1 };
 
-/** How a bucket answers at present. */
+/** The current behaviour of a bucket. */
 export type BucketState = 'well' | 'slow' | 'away' | 'hangs' | 'foreign';
 
 export interface RequestsCourse {
@@ -39,26 +39,28 @@ export interface RequestsCourse {
   /** Requests that got a URL. */
   readonly answered: number;
   readonly validations: number;
-  /** Checks of buckets that were under way at once. */
+  /** The greatest number of concurrent checks of buckets. */
   readonly checksAtOnceMax: number;
   readonly leaders: number;
 }
 
 export interface RequestsSettings {
   readonly locations: number;
-  /** Servers come and go, are cut off and stand still, clocks jump, buckets change. */
+  /**
+   * Time with trouble: servers stop and are cut off or suspended, clocks jump, and buckets change.
+   */
   readonly chaosMs: number;
   readonly calmMs: number;
-  /** Of a location, when the course begins. */
+  /** The initial state of a location's bucket. */
   readonly bucket?: (index: number) => BucketState;
-  /** The longest that a location that is well may go without being validated in the calm. */
+  /** The longest time between two validations of a healthy location without trouble. */
   readonly staleMsMax: number;
 }
 
 /**
  * Two servers validate locations and answer requests. The same seed is the same course. `problems`:
- * writes of a server that does not lead, locations with the wrong phase after the trouble is over,
- * requests that were not answered or not removed.
+ * writes of a server that does not lead, wrong phases after the trouble, and requests without an
+ * answer or a deletion.
  */
 export async function simulateRequests(
   seed: number,
@@ -106,8 +108,8 @@ export async function simulateRequests(
       }
       world.disturb();
     }
-    // What a server that stood still has in hand goes on for a while, and a silent watch is noticed
-    // after one.
+    // A suspended server still works on its queue for a while, and notices a silent watch only
+    // later.
     world.ask(time.nowMs >= chaosMs + (chaosMs > 0 ? SETTLE_MS : 0));
     if (!isOver()) time.after(500, act);
   };
@@ -119,7 +121,7 @@ export async function simulateRequests(
   return { problems, answered, validations, checksAtOnceMax, leaders: world.leaders.size };
 }
 
-/** Notes who writes, at the moment when it decides to. */
+/** Records the writer when it decides to write. */
 class ListeningClient extends SimulatedClient {
   onWrite: ((resource: Resource<KubeObject>, ref: ObjectRef, patch?: object) => void) | undefined;
 
@@ -206,7 +208,7 @@ class OneServer {
       ],
     });
     this.server.run(this.#abort.signal).catch((error: unknown) => {
-      // Of a process that was killed, nothing ends.
+      // A killed process reports no end.
       if (this.#abort.signal.aborted) return;
       world.problems.push(`${name} ended: ${String(error)}`);
     });
@@ -251,7 +253,7 @@ class World {
   readonly #buckets: BucketState[];
   #checks = 0;
   #asked = 0;
-  /** When requests of the calm were made, and of which location. */
+  /** Time and location of requests without trouble. */
   readonly #open = new Map<string, { readonly atMs: number; readonly location: number }>();
   readonly #statusAsked = new Map<string, number>();
 
@@ -308,7 +310,7 @@ class World {
     }
   }
 
-  /** What clients ask for, and whether they got it. */
+  /** Makes requests of clients, and checks the answers. */
   ask(isCalm: boolean): void {
     if (this.#random.chance(0.05)) {
       const location = this.#random.below(this.#buckets.length);
@@ -354,8 +356,8 @@ class World {
   }
 
   /**
-   * The CLI's own. A bucket that hangs is looked at before anything is signed; a new leader takes
-   * 15 s to be one.
+   * The CLI's own patience. A hanging bucket is checked before the signing, and a new leader needs
+   * 15 s.
    */
   readonly #patienceMs = (location: number): number =>
     this.#buckets[location] === 'hangs' ? 45_000 : 30_000;
@@ -436,7 +438,7 @@ class World {
     }
   }
 
-  /** All were made in one second: the first by name stays. */
+  /** All were made in one second, so the first by name stays. */
   get #defaultAtEnd(): string {
     return this.#settings.locations > 1 ? 'l1' : 'l0';
   }

@@ -18,30 +18,30 @@ import type {
 import { type KubeObject, type NewObject, PODS, type Resource } from '../../src/kube/index.ts';
 import type { Random, VirtualTime } from './virtual-time.ts';
 
-/** How an API server treats its clients at present; probabilities per request or event. */
+/** How the API server treats its clients. Probabilities per request or event. */
 export interface Weather {
-  /** Refused before anything is done. */
+  /** Refused without an effect. */
   refused: number;
-  /** Refused before anything is done, with the request to come again. */
+  /** Refused without an effect, with a Retry-After. */
   throttled?: number;
-  /** Done, and the answer lost. */
+  /** Takes effect, and the answer is lost. */
   lost: number;
   /** A watch ends at an event. */
   cut: number;
   latencyMs: number;
   watchLagMs: number;
-  /** Reads and watches go on, and nothing is written: etcd's disk quota is used up. */
+  /** Reads and watches work, and writes fail: etcd's disk quota is used up. */
   isFull?: boolean;
   /**
-   * The client stands still for so long: it neither sends nor hears anything, and its node says
-   * that all is well.
+   * The client is suspended for this time: it sends and receives nothing, and its node reports no
+   * problem.
    */
   frozenMs?: number;
 }
 
 /**
- * Of a course with servers, up to one request of ten in each way; the same numbers of `random` make
- * the same weather.
+ * Weather of a course with servers: up to one request of ten fails in each way. The same numbers of
+ * `random` make the same weather.
  */
 export const roughWeather = (random: Random): Weather => ({
   refused: random.between(0, 0.1),
@@ -51,7 +51,7 @@ export const roughWeather = (random: Random): Weather => ({
   watchLagMs: random.chance(0.4) ? 5000 : 100,
 });
 
-/** What one agent sees of the API server: the embedded one's store, through weather. */
+/** The client of one agent: the embedded API server's store, through weather. */
 export class SimulatedClient {
   readonly clock: Clock;
   readonly server = 'simulation';
@@ -62,7 +62,7 @@ export class SimulatedClient {
   readonly #onRequest: ((what: string, error?: ApiError) => void) | undefined;
   #isDead = false;
 
-  /** `onRequest` is told of every request, and again of those that the server refuses. */
+  /** `onRequest` is called for every request, and again for each refused one. */
   constructor(
     store: Store,
     time: VirtualTime,
@@ -83,7 +83,7 @@ export class SimulatedClient {
     return this as unknown as KubeClient;
   }
 
-  /** Its process is gone: whatever it was about to do is never done, and nobody waits for it. */
+  /** Kills the process: its open requests are not sent, and its promises stay pending. */
   kill(): void {
     this.#isDead = true;
   }
@@ -175,7 +175,7 @@ export class SimulatedClient {
         if (resourceVersion !== object.metadata.resourceVersion) {
           throw new ApiError(409, 'Conflict', `${name} has another version`);
         }
-        // Pods that are being ended have a finalizer here, in place of their kubelet's last word.
+        // Terminating pods have a finalizer here, in place of their kubelet's last message.
         if (options.gracePeriodSeconds === 0 && object.metadata.finalizers) {
           if (options.uid !== undefined && object.metadata.uid !== options.uid) return undefined;
           const { metadata } = copyJson(object);
@@ -215,7 +215,7 @@ export class SimulatedClient {
       this.#store.watch(resource, options, since, (type, object) => {
         const { watchLagMs, cut, frozenMs = 0 } = this.#weather();
         const isCut = this.#random.chance(cut);
-        // Late, but in their order.
+        // Late, but in order.
         lastMs = Math.max(
           lastMs,
           this.#time.nowMs + frozenMs + this.#random.between(0, watchLagMs),
@@ -278,7 +278,7 @@ export class SimulatedClient {
     }
   }
 
-  /** Of a pod that is still there. */
+  /** The log of an existing pod. */
   podLog({ namespace = '', name }: ObjectRef): Promise<string> {
     const read = (): string => `by pod ${this.#store.get(PODS, namespace, name).metadata.uid}`;
     return this.call(`get the log of pod ${name}`, read, undefined);
@@ -322,7 +322,7 @@ export class SimulatedClient {
     return result;
   }
 
-  /** Dead processes hear of nothing any more: their promises stay open. */
+  /** Dead processes hear nothing any more: their promises stay pending. */
   #pass(latencyMs: number, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
       const aborted = (): void => {

@@ -4,7 +4,7 @@ import { simulate } from './simulation.ts';
 const SEEDS = process.env.SOAK === '1' ? 10_000 : 800;
 const BATCH = 50;
 const FIRST = Number(process.env.SEED ?? 0);
-/** Seeds that exercise nothing prove nothing: what a thousand of them must have seen at least. */
+/** Minimum counts for a thousand seeds: seeds that exercise nothing prove nothing. */
 const SEEN_MIN = {
   crashes: 2000,
   'nodes lost': 150,
@@ -39,7 +39,7 @@ const SEEN_MIN = {
   jobs: 30,
   'pods refused': 50,
 };
-/** Seeds that found something once: what, and which. */
+/** Seeds that once found a bug. */
 const FOUND = [
   ['a volume was bound after the volumes were noted, and outlived the first clean-up', 5408],
   ['a data mover died after its mark, and the pod had taken the mark away', 35],
@@ -61,7 +61,7 @@ const FOUND = [
   ['a data mover said that it was done and died, and the watch of its Events was behind', 360],
 ] as const;
 
-/** One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation`. */
+/** To repeat a seed: `SEED=17 SEEDS=1 npx vitest run test/simulation`. */
 describe('agents through crashes, cut nodes, lost answers and late watches, by seed', () => {
   const count = Number(process.env.SEEDS ?? SEEDS);
   const batches = Array.from({ length: Math.ceil(count / BATCH) }, (_, i) => FIRST + i * BATCH);
@@ -85,7 +85,7 @@ it.each(FOUND)('%s: seed %i', async (_what, seed) => {
   expect((await simulate(seed)).problems).toEqual([]);
 });
 
-/** Longer than the prepare and the stall time-out of the simulation's agents. */
+/** Longer than the prepare and stall time-outs of the simulation's agents. */
 const FULL_MS = 1_200_000;
 
 it('nothing fails because the API server took no writes for a while', async () => {

@@ -26,7 +26,7 @@ import { World } from './world.ts';
 
 const START_MS = Date.UTC(2026, 0, 1);
 const CHAOS_MS = 120_000;
-/** Nothing may take longer: time-outs, takeovers and retries all end well before. */
+/** Time-outs, takeovers and retries all end well before. */
 const END_MS = 2 * 3_600_000;
 const FENCE_MS = 40_000;
 const CONCURRENCY_MAX = 2;
@@ -35,20 +35,20 @@ const TAKEOVER_MS = 60_000;
 const AWAY_MS = TAKEOVER_MS - 15_000;
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 const ORDER = ['', 'New', 'Accepted', 'Prepared', 'InProgress', 'Canceling', ...FINAL];
-/** Of a node that is cut off. */
+/** The weather of a node that is cut off. */
 const CUT: Weather = { refused: 1, lost: 0, cut: 1, latencyMs: 1000, watchLagMs: 20 };
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 20 };
 
 interface Plan {
   readonly name: string;
   readonly kind: 'upload' | 'download';
-  /** What is in the volume, or is to be. */
+  /** The content of the volume before a backup or after a restore. */
   readonly content: string;
   fate: Fate;
 }
 
 type Fate = PodPlan['fate'];
-/** All four kinds share what is counted and limited. */
+/** All four kinds share their counts and limits. */
 const MOVEMENTS = [
   DATA_UPLOADS,
   DATA_DOWNLOADS,
@@ -58,18 +58,17 @@ const MOVEMENTS = [
 
 export interface Course {
   readonly problems: string[];
-  /** Phases at the end, by how often. */
+  /** Number of CRs by final phase. */
   readonly ends: Record<string, number>;
   readonly virtualMs: number;
   readonly crashes: number;
-  /** What happened, and how often. */
+  /** Counts of events. */
   readonly counts: ReadonlyMap<string, number>;
 }
 
 /**
- * One course of events: some agents, some volumes to move, two minutes of bad weather and crashes,
- * then calm. `trace` is told of every change and of what agents log; for `fullMs` from some time on
- * the API server takes no writes.
+ * Runs one course: some agents, some volumes to move, and two minutes of trouble and crashes before
+ * calm. `trace` gets every change and log line. For `fullMs`, the API server refuses writes.
  */
 export async function simulate(
   seed: number,
@@ -227,7 +226,7 @@ export async function simulate(
   const isOver = (): boolean => time.nowMs > CHAOS_MS && course.isOver(all);
   const isDone = await time.run(END_MS, isOver);
   if (isDone) {
-    // What is only late, such as the deletion of a volume, has a little longer.
+    // Late actions, such as the deletion of a volume, get more time.
     const until = time.nowMs + 60_000;
     await time.run(until, () => leaks(world, plans, course).length === 0);
   }
@@ -267,10 +266,7 @@ function tracingLogger(node: string, tell: (text: string) => void): Logger {
   return { debug: write, info: write, warn: write, error: write };
 }
 
-/**
- * Volumes, snapshots, and CRs that come up at their times; some are canceled or deleted by their
- * users.
- */
+/** Creates volumes, snapshots and CRs at their times. Users cancel or delete some of them. */
 function layOut(world: World, random: Random, time: VirtualTime): Plan[] {
   const plans: Plan[] = [];
   const count = 1 + random.below(4);
@@ -338,28 +334,28 @@ const restartsOf = (movement: Movement | undefined): number =>
 type Fated = Pick<Plan, 'name' | 'fate'>;
 
 interface Limits {
-  /** Data paths at once on a node. */
+  /** Concurrent data paths on a node. */
   readonly concurrency: number;
-  /** CRs whose volumes are made available at once; 0 for any number. */
+  /** CRs that are prepared at once; 0 for any number. */
   readonly prepareQueueLength: number;
-  /** Whether the agent of a node may not have heard of what the others have done. */
+  /** Whether the agent of a node may not have seen the changes of the others. */
   readonly isBehind: (node: string) => boolean;
 }
 
-/** By then all agents have heard of a claim, unless they are cut off. */
+/** By then all connected agents have seen a claim. */
 const HEARD_MS = 30_000;
 
-/** What became of each CR, version by version, and what must not have. */
+/** Records each version of each CR, and checks its transitions. */
 class Chronicle {
   readonly problems: string[] = [];
   readonly counts = new Map<string, number>();
   readonly last = new Map<string, Movement>();
   readonly #gone = new Set<string>();
   readonly #claims = new Map<string, number>();
-  /** When its volume began to be made available, by name. */
+  /** When the exposure of its volume began, by name. */
   readonly #exposingSinceMs = new Map<string, number>();
   readonly #first = new Map<string, Movement>();
-  /** When another agent began to look after it, by name. */
+  /** When another agent took it over, by name. */
   readonly #ownedSinceMs = new Map<string, number>();
   readonly #world: World;
   readonly #time: VirtualTime;
@@ -413,7 +409,7 @@ class Chronicle {
     }
   }
 
-  /** What others wrote stays, and what is there for a while goes in time. */
+  /** Foreign fields must stay, and temporary fields must be removed in time. */
   #checkKept({ metadata, status }: Movement): void {
     const { name, labels = {}, annotations = {}, ownerReferences } = metadata;
     const first = this.#first.get(name)?.metadata;
@@ -452,8 +448,8 @@ class Chronicle {
         ['InProgress', 'Canceling'].includes(other.status?.phase ?? '') &&
         !this.#gone.has(other.metadata.name) &&
         ownerOf(other as never) === node &&
-        // A data mover that was started again elsewhere goes on there, whatever the agent there is
-        // about to begin.
+        // A restarted data mover continues on its new node, even if the agent there begins another
+        // one.
         (restartsOf(other) === 0 ||
           this.#time.nowMs - (this.#ownedSinceMs.get(other.metadata.name) ?? 0) > HEARD_MS / 3) &&
         (other === movement || this.#world.movers.isMoving(other.metadata.name, node ?? '')),
@@ -493,7 +489,7 @@ class Chronicle {
       .map(({ name }) => `${name}: not over: ${JSON.stringify(this.last.get(name))}`);
   }
 
-  /** The phase that it came with. */
+  /** The phase at its creation. */
   first(name: string): string {
     return this.#first.get(name)?.status?.phase ?? '';
   }
@@ -515,7 +511,7 @@ class Chronicle {
 /** Shorter than the prepare time-out by more than the pause between two tries. */
 const CROWDED_MS = 700_000;
 
-/** Movers that hang kept its node full for as long as it may wait for a place. */
+/** Hanging movers filled its node until the time-out. */
 const isCrowdedOut = ({ refusedMs }: World, name: string, message: unknown): boolean =>
   String(message).includes('has no room for the pod') && (refusedMs.get(name) ?? 0) > CROWDED_MS;
 
@@ -540,10 +536,7 @@ function outcomes(world: World, plans: readonly Plan[], course: Chronicle): stri
   });
 }
 
-/**
- * Of volumes of pods: what nobody disturbed is completed, and nothing is Canceled that nobody
- * canceled.
- */
+/** For volumes of pods: undisturbed CRs are Completed, and only canceled CRs are Canceled. */
 function podOutcomes(
   world: World,
   plans: readonly PodPlan[],
@@ -596,26 +589,25 @@ function podProblems(
   }
   const handle = world.movers.marked.get(name) ?? world.movers.noted.get(name);
   if (handle === undefined) return [`${name}: is completed without its mark`];
-  // A directory goes with its pod.
+  // A directory is deleted with its pod.
   const restored = world.volumes.get(handle);
   const isGone = restored === undefined && handle.startsWith(DIRECTORY);
   return restored === content || isGone ? [] : [`${name}: restored is ${String(restored)}`];
 }
 
 /**
- * A Job that is over within seconds takes its directory and the mark with it. Where no agent of its
- * node saw it, and the mover could not say that it was done, nobody can tell any more that it had
- * its data.
+ * A short Job takes its directory and the mark with it. If no agent of its node saw it, and the
+ * mover could not report the end, the restored data cannot be proven any more.
  */
 const isForgotten = ({ movers }: World, name: string, message: string): boolean =>
   message.includes('does not exist any more') &&
   movers.unheard.has(name) &&
   movers.marked.get(name)?.startsWith(DIRECTORY) === true;
 
-/** What nobody will ever remove. */
+/** Objects that will never be removed. */
 function leaks(world: World, plans: readonly Plan[], course: Chronicle): string[] {
   const { store } = world;
-  // A snapshot whose upload was deleted before any agent saw it is its maker's still.
+  // If an upload was deleted before any agent saw it, the snapshot still belongs to its creator.
   const unseen = new Set(
     plans
       .filter(({ name, fate }) => fate === 'deleted' && course.phaseOf(name) === '')

@@ -13,8 +13,8 @@ const BYTES_PER_MS = 100_000;
 const LIMIT_MS = 100 * 3_600_000;
 
 /**
- * How long 100 volumes that take `minutes` each took on 5 nodes that move one at a time, by what it
- * takes at least.
+ * The time for 100 volumes on 5 nodes that move one volume at a time, divided by the shortest
+ * possible time. `minutes`: the time of each volume.
  */
 export async function spread(seed: number, minutes: readonly number[]): Promise<number> {
   using time = new VirtualTime(seed);
@@ -37,7 +37,7 @@ export async function spread(seed: number, minutes: readonly number[]): Promise<
   minutes.forEach((_, i) => {
     const name = `volume-${i}`;
     const bytes = msOf(name) * BYTES_PER_MS;
-    // Every other one comes back.
+    // Every second volume is restored.
     if (i % 2 === 0) {
       world.addVolume('app', name, name, `${bytes}`);
       world.addSnapshot('app', `snap-${name}`, name);

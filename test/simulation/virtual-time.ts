@@ -38,9 +38,9 @@ export class Random {
 }
 
 /**
- * Time that passes only when nothing is left to do: timers run in the order of their times,
- * promises in between. While it is installed, all of Node's timers, its monotonic clock, its
- * randomness and its UUIDs are the simulation's, so that one seed is one course of events.
+ * Virtual time, which passes only when all work is done: timers run in order, with promises between
+ * them. While installed, it replaces Node's timers, monotonic clock, randomness and UUIDs. The same
+ * seed then gives the same course.
  */
 export class VirtualTime implements Disposable {
   readonly #heap: Timer[] = [];
@@ -120,7 +120,7 @@ export class VirtualTime implements Disposable {
     syncBuiltinESMExports();
   }
 
-  /** Calls back after so many milliseconds; returns what {@link clear} takes. */
+  /** Calls back after `ms`. Returns the argument for {@link clear}. */
   after(ms: number, run: () => void): number {
     const timer = { id: ++this.#ids, atMs: this.#nowMs + Math.max(0, ms), run };
     this.#live.set(timer.id, timer);
@@ -132,7 +132,7 @@ export class VirtualTime implements Disposable {
     this.#live.delete(id);
   }
 
-  /** Runs until it is done, or the time is over; false when it was over first. */
+  /** Runs until `isDone` or until the time is over. Returns false if the time was over first. */
   async run(untilMs: number, isDone: () => boolean): Promise<boolean> {
     for (;;) {
       await new Promise<void>((resolve) => this.#nextTurn(resolve));
@@ -141,7 +141,7 @@ export class VirtualTime implements Disposable {
       while (timer && !this.#live.delete(timer.id)) timer = pop(this.#heap);
       if (!timer) return false;
       if (timer.atMs > untilMs) {
-        // Its time comes in another run.
+        // The timer runs in a later call.
         this.#live.set(timer.id, timer);
         push(this.#heap, timer);
         return false;
@@ -166,7 +166,7 @@ export class VirtualTime implements Disposable {
   }
 }
 
-/** What setTimeout returns, as far as anybody here asks. */
+/** The parts of a timer object that are used here. */
 function handle(id: number): object {
   const timer = { [Symbol.toPrimitive]: () => id, unref: () => timer, ref: () => timer };
   return timer;

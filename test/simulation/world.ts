@@ -26,19 +26,16 @@ const DRIVER = 'csi.simulated';
 export interface WorldOptions extends MoverOptions {
   readonly nodes: readonly string[];
   readonly reclaimPolicy: 'Delete' | 'Retain';
-  /**
-   * Pods go to the node that has the fewest of them, as the scheduler does that spreads them;
-   * anywhere without it.
-   */
+  /** Pods go to the node with the fewest pods, like a spreading scheduler. Default: to any node. */
   readonly isSpread?: boolean;
-  /** So many hosting pods run on a node; its kubelet refuses others. Any number without it. */
+  /** The most hosting pods on a node; its kubelet refuses more. Default: no limit. */
   readonly podsMax?: number;
 }
 
 /**
- * All of a cluster but the agents: storage, snapshot and volume controllers, scheduler, kubelets
- * with data movers, each at its own pace. Volumes and snapshots are a word each, and the repository
- * is what movers brought into it.
+ * A cluster without agents: storage, controllers of snapshots and volumes, scheduler, and kubelets
+ * with data movers. Each part has its own delays. Volumes and snapshots hold one word. The
+ * repository holds what movers stored.
  */
 export class World implements MoverWorld, ClientWorld {
   readonly store: Store;
@@ -46,24 +43,24 @@ export class World implements MoverWorld, ClientWorld {
   readonly volumes = new Map<string, string>();
   readonly snapshots = new Map<string, string>();
   /**
-   * Handles of snapshots by those of volumes that are clones of them: some drivers cannot part the
-   * two.
+   * Handles of snapshots by those of their clones. Some drivers cannot delete a snapshot before its
+   * clones.
    */
   readonly #clones = new Map<string, string>();
   /** Contents by snapshot ID. */
   readonly repository = new Map<string, string>();
-  /** What must never have happened. */
+  /** Events that must never happen. */
   readonly violations: string[] = [];
   readonly deadNodes = new Set<string>();
   readonly cutNodes = new Set<string>();
-  /** What happened, and how often: seeds that exercise nothing prove nothing. */
+  /** Counts of events: seeds that exercise nothing prove nothing. */
   readonly counts = new Map<string, number>();
   /**
-   * How long the node of a hosting pod had been full when its kubelet refused it last;
-   * milliseconds, by the pod's name.
+   * How long the node of a hosting pod had been full at its last refusal; milliseconds, by the
+   * pod's name.
    */
   readonly refusedMs = new Map<string, number>();
-  /** When nodes became full, by name: one whose place is free is taken again soon. */
+  /** When nodes became full, by name. A free slot is taken again soon. */
   readonly #fullSinceMs = new Map<string, number>();
   readonly reclaimPolicy: 'Delete' | 'Retain';
   readonly #time: VirtualTime;
@@ -109,7 +106,7 @@ export class World implements MoverWorld, ClientWorld {
     });
     this.#on(VOLUME_SNAPSHOT_CONTENTS, (content, type) => {
       if (type === 'DELETED') {
-        // One that was made for a snapshot has no finalizer here.
+        // A content that was made for a VolumeSnapshot has no finalizer here.
         if (!isMadeForHandle(content)) this.#deleteSnapshotOf(content);
         return;
       }
@@ -138,7 +135,7 @@ export class World implements MoverWorld, ClientWorld {
     });
   }
 
-  /** A claim with its volume, and a word in it. */
+  /** Creates a claim with its volume and content. */
   addVolume(namespace: string, name: string, content: string, size = SIZE): void {
     const handle = `volume-${++this.#count}`;
     this.volumes.set(handle, content);
@@ -150,7 +147,7 @@ export class World implements MoverWorld, ClientWorld {
     this.#bind(claim as never, `pv-${handle}`);
   }
 
-  /** A claim that waits for its volume, as Velero's plugin leaves it. */
+  /** Creates a claim that waits for its volume, as Velero's plugin leaves it. */
   addTarget(namespace: string, name: string): void {
     this.store.create(PVCS, namespace, {
       metadata: { name },
@@ -170,7 +167,7 @@ export class World implements MoverWorld, ClientWorld {
     } as never);
   }
 
-  /** Writes that never fail: what people and other controllers do. */
+  /** Writes of people and other controllers, which never fail. */
   patch(
     resource: Resource<KubeObject>,
     namespace: string | undefined,
@@ -191,7 +188,7 @@ export class World implements MoverWorld, ClientWorld {
     if (this.find(resource, name, namespace)) this.store.delete(resource, namespace, name);
   }
 
-  /** The content of the volume that a claim has; undefined while it has none. */
+  /** The content of a claim's volume; undefined while it has none. */
   contentOf(namespace: string, name: string): string | undefined {
     const claim = this.find(PVCS, name, namespace);
     if (claim?.status?.phase !== 'Bound') return undefined;
@@ -205,10 +202,7 @@ export class World implements MoverWorld, ClientWorld {
     return status?.boundVolumeSnapshotContentName as string | undefined;
   }
 
-  /**
-   * Its power is gone. Its pods stay, being ended for ever, until somebody says that the node is
-   * gone.
-   */
+  /** The node loses power. Its pods stay terminating until the node is declared dead. */
   loseNode(node: string): void {
     this.deadNodes.add(node);
     this.note('nodes lost');
@@ -228,7 +222,7 @@ export class World implements MoverWorld, ClientWorld {
     });
   }
 
-  /** Cut off from the API server only: what runs there runs on, and its volumes are as before. */
+  /** Cuts the node off from the API server. Its processes keep running, with their volumes. */
   cutNode(node: string, ms: number): void {
     if (this.cutNodes.has(node) || this.deadNodes.has(node)) return;
     this.cutNodes.add(node);
@@ -238,7 +232,7 @@ export class World implements MoverWorld, ClientWorld {
       this.#setReady(node, 'False');
       this.#evict(node);
       if (!this.#random.chance(0.5)) return;
-      // What desperate people do.
+      // Some admins delete pods by force.
       this.after(0, 20_000, () => {
         if (!this.cutNodes.has(node)) return;
         for (const { metadata } of this.#podsOf(node)) this.forceDelete(metadata.name);
@@ -253,7 +247,7 @@ export class World implements MoverWorld, ClientWorld {
     });
   }
 
-  /** Without its node's word. */
+  /** Without an answer from its node. */
   forceDelete(name: string): void {
     if (!this.find(PODS, name, NAMESPACE)) return;
     this.note('pods deleted by force');
@@ -262,7 +256,6 @@ export class World implements MoverWorld, ClientWorld {
     this.delete(PODS, NAMESPACE, name);
   }
 
-  /** Counts what happened. */
   note(what: string): void {
     this.counts.set(what, (this.counts.get(what) ?? 0) + 1);
   }
@@ -282,7 +275,7 @@ export class World implements MoverWorld, ClientWorld {
     }
   }
 
-  /** Its pods are to end, and go once their kubelet says that they have. */
+  /** Ends the pods of a node. They are deleted once their kubelet reports their end. */
   #evict(node: string): void {
     for (const { metadata } of this.#podsOf(node)) {
       this.patch(PODS, NAMESPACE, metadata.name, { metadata: { finalizers: [KUBELET] } });
@@ -309,14 +302,14 @@ export class World implements MoverWorld, ClientWorld {
     });
   }
 
-  /** After a time between the two, and once the API server takes writes. */
+  /** Runs after a time between the two, once the API server accepts writes. */
   after(lowMs: number, highMs: number, run: () => void): void {
     this.#time.after(this.#random.between(lowMs, highMs), () => {
       this.#onceTaken(run);
     });
   }
 
-  /** Controllers and kubelets try again until their writes are taken. */
+  /** Controllers and kubelets retry until their writes are accepted. */
   #onceTaken(run: () => void): void {
     if (this.#options.isFull?.() !== true) run();
     else {
@@ -334,13 +327,12 @@ export class World implements MoverWorld, ClientWorld {
     });
   }
 
-  /** Undefined where there is none. */
   find(resource: Resource<KubeObject>, name: string, namespace?: string): Loose | undefined {
     if (!this.store.has(resource, namespace, name)) return undefined;
     return this.store.get(resource, namespace, name) as unknown as Loose;
   }
 
-  /** The snapshot controller: cuts what names a claim, and readies what names a content. */
+  /** The snapshot controller: cuts snapshots of claims, and binds snapshots of contents. */
   #cutSnapshot({ metadata }: Loose): void {
     const now = this.find(VOLUME_SNAPSHOTS, metadata.name, metadata.namespace);
     if (!now || now.metadata.uid !== metadata.uid || now.status?.readyToUse === true) return;
@@ -408,7 +400,7 @@ export class World implements MoverWorld, ClientWorld {
     }
   }
 
-  /** The snapshot controller: nothing, where the snapshot was not bound. */
+  /** The snapshot controller: deletes the content of a bound snapshot. */
   #dropContent({ metadata, status }: Loose): void {
     const name = status?.boundVolumeSnapshotContentName;
     if (typeof name !== 'string') return;
@@ -429,14 +421,17 @@ export class World implements MoverWorld, ClientWorld {
     this.patch(VOLUME_SNAPSHOT_CONTENTS, '', name, { metadata: { finalizers: [] } });
   }
 
-  /** Also when another content names it: the driver knows nothing of that, which is the danger. */
+  /**
+   * Deletes it even if another content names it: the driver does not know that, which is the
+   * danger.
+   */
   #deleteSnapshotOf(content: Loose): void {
     if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handleOf(content));
   }
 
   /**
-   * Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what
-   * is given.
+   * Provisioner and volume controller: makes a volume from a snapshot or an empty one, or binds a
+   * given volume.
    */
   #provision({ metadata }: Loose): void {
     const claim = this.find(PVCS, metadata.name, metadata.namespace);
@@ -528,7 +523,7 @@ export class World implements MoverWorld, ClientWorld {
     const now = this.find(PODS, pod.metadata.name, pod.metadata.namespace);
     if (now?.metadata.uid !== pod.metadata.uid) return;
     if (typeof now.spec.nodeName === 'string') {
-      // Placed by whoever made it.
+      // Its creator has chosen the node.
       this.#startPod(pod, now.spec.nodeName, '');
       return;
     }
@@ -567,7 +562,7 @@ export class World implements MoverWorld, ClientWorld {
     return nodes.toSorted((a, b) => (count.get(a) ?? 0) - (count.get(b) ?? 0))[0];
   }
 
-  /** The kubelet's part: a node that is cut off starts nothing before it is back. */
+  /** The kubelet: while a node is cut off, it starts nothing. */
   #startPod(pod: Loose, node: string, claim: string): void {
     this.after(300, 3000, () => {
       const now = this.find(PODS, pod.metadata.name, NAMESPACE);
@@ -627,7 +622,7 @@ const handleOf = ({ spec, status }: Loose): string =>
 const isMadeForHandle = ({ spec }: Loose): boolean =>
   (spec.source as Record<string, string>).snapshotHandle !== undefined;
 
-/** Whether the csi-snapshotter lets a content go, as v8.7.0 (shouldDelete). */
+/** Whether the csi-snapshotter releases a content, as v8.7.0 (shouldDelete). */
 function isLetGo({ metadata, spec }: Loose): boolean {
   const { deletionTimestamp, finalizers = [], annotations = {} } = metadata;
   if (deletionTimestamp === undefined || !finalizers.includes(CONTENT_FINALIZER)) return false;

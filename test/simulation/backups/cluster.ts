@@ -24,23 +24,23 @@ const NODE = 'node';
 const SPACES = ['a', 'b'];
 const HOOK = 'hook.backup.velero.io';
 
-/** What there is to be backed up; the same for the same random numbers. */
+/** The objects to back up. The same random numbers give the same contents. */
 export interface Contents {
   /** `namespace/name`. */
   readonly pods: readonly string[];
   readonly claims: readonly string[];
-  /** Whether snapshots are moved; otherwise the storage keeps them. */
+  /** Whether snapshots are moved. If not, they stay in the storage. */
   readonly isMoved: boolean;
   /** Pods with a volume that is backed up by its files. */
   readonly files: readonly string[];
-  /** Whose upload fails. */
+  /** Claims whose upload fails. */
   readonly failing: ReadonlySet<string>;
   readonly backup: KubeObject;
 }
 
 /**
- * Two namespaces with plain objects, volumes, and pods that are frozen by hooks; and a Backup of
- * them.
+ * Fills two namespaces with plain objects, volumes, and pods with freeze hooks, and makes a Backup
+ * of them.
  */
 export function fill(world: World, random: Random): Contents {
   const { store } = world;
@@ -111,17 +111,14 @@ export function fill(world: World, random: Random): Contents {
   return { pods, claims, isMoved, files, failing, backup };
 }
 
-/** Who looks at what agents do. */
+/** Checks on the simulated agents. */
 export interface Serving {
   readonly problems: string[];
-  /** The Backup was deleted: what it owned goes, now or when it is made. */
+  /** Whether the Backup was deleted. Its dependents are then collected, even later ones. */
   readonly isOrphaned: () => boolean;
 }
 
-/**
- * Kubernetes' garbage collector: what a Backup owned goes some time after it, also what is made
- * later.
- */
+/** Kubernetes' garbage collector: deletes dependents of the Backup some time after it. */
 export function collectOwned(world: World, resource: Resource<KubeObject>, name: string): void {
   world.after(100, 20_000, () => {
     world.delete(resource, NAMESPACE, name);
@@ -129,14 +126,14 @@ export function collectOwned(world: World, resource: Resource<KubeObject>, name:
 }
 
 /**
- * Node-agents, as far as a server sees them: they take the snapshot of a DataUpload, move it for a
- * while and say how that ended.
+ * Simulates node-agents: they take the snapshot of a DataUpload, move it for a while, and set the
+ * final phase.
  */
 export function serveUploads(world: World, contents: Contents, serving: Serving): void {
   const { problems, isOrphaned } = serving;
   const begun = new Map<string, string>();
   const handles = new Map<string, string>();
-  /** An agent ends what it has taken. */
+  /** Deletes the snapshot that an agent took over. */
   const end = (name: string): void => {
     const handle = handles.get(name);
     if (handle !== undefined) world.snapshots.delete(handle);
@@ -158,7 +155,7 @@ export function serveUploads(world: World, contents: Contents, serving: Serving)
     const set = (status: object): void => {
       world.patch(DATA_UPLOADS, NAMESPACE, metadata.name, { status });
     };
-    /** Whether an agent goes on with it. */
+    /** Whether an agent continues. */
     const goesOn = (): boolean => {
       const now = world.find(DATA_UPLOADS, metadata.name, NAMESPACE);
       if (!now) return false;
@@ -204,7 +201,7 @@ export function serveUploads(world: World, contents: Contents, serving: Serving)
   });
 }
 
-/** The same for files of pods' volumes, and whoever makes repositories. */
+/** Simulates uploads of pods' files, and repositories that become ready. */
 export function serveFiles(world: World, { problems, isOrphaned }: Serving): void {
   const begun = new Set<string>();
   world.store.watch(BACKUP_REPOSITORIES, {}, world.store.version, (type, { metadata }) => {
@@ -239,7 +236,7 @@ export function serveFiles(world: World, { problems, isOrphaned }: Serving): voi
   });
 }
 
-/** As an agent does that takes a snapshot over: its objects go, and what the storage has stays. */
+/** Takes a snapshot over, like an agent: deletes its objects and keeps the storage's snapshot. */
 export function take(world: World, namespace: string, name: string): string | undefined {
   const content = world.contentNameOf(namespace, name);
   const found = content === undefined ? undefined : world.find(VOLUME_SNAPSHOT_CONTENTS, content);

@@ -39,17 +39,17 @@ import { type ProcessWorld, ServerProcess } from '../servers/server-process.ts';
 const PVC_ACTION = 'longshore.io/csi-pvc-backupper';
 const SNAPSHOT_ACTION = 'longshore.io/csi-volumesnapshot-backupper';
 
-/** What servers that make backups live in. */
+/** The world of servers that make backups. */
 export interface ServerWorld extends ProcessWorld {
-  /** An item is taken into a backup by a run, not by the finalizer. */
+  /** Called when a run takes an item into a backup, and not when the finalizer does. */
   onTake(item: KubeObject, backup: Backup): void;
 }
 
-/** A server as far as backups go: its controllers, its runner, and our actions for volumes. */
+/** A server for backups: its controllers, its runner, and our actions for volumes. */
 export const backupServer = (name: string, world: ServerWorld): ServerProcess =>
   new ServerProcess(name, world, (process, clock) => backupControllers(process, clock, world));
 
-/** `shared`: the watch of Backups of a process that has a controller of deletions as well. */
+/** `shared`: the watch of Backups in a process that also has a deletion controller. */
 export function backupControllers(
   process: ServerProcess,
   clock: Clock,
@@ -174,7 +174,7 @@ export function backupControllers(
 export const sharedBackups = ({ client, logger }: ServerProcess): SharedBackups =>
   new SharedBackups({ client, logger, namespace: NAMESPACE });
 
-/** Each session has actions of its own, as it would have processes of plugins. */
+/** Each session has its own actions, like the plugin processes of a real server. */
 function sessionsOf(client: KubeClient, world: ServerWorld): ActionSessions {
   return {
     open: (backup, logger) => {

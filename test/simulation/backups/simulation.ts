@@ -41,14 +41,14 @@ import { BACKUP, collectOwned, type Contents, fill, serveFiles, serveUploads } f
 import { backupServer, type ServerWorld } from './server.ts';
 
 const MINUTE_MS = 60_000;
-/** Longer than any backup takes once nothing happens to it any more. */
+/** No backup takes longer once the trouble is over. */
 const OVER_MS = 12 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
-/** How the key of the first segment of a try ends. */
+/** The suffix of the first segment's key. */
 const HEAD = '-00000000';
 
-/** What a backup is in the end, without what differs from run to run. */
+/** The end of a backup, without values that differ from run to run. */
 interface End {
   readonly phase: string;
   readonly files: ReadonlyMap<string, string>;
@@ -60,23 +60,23 @@ interface End {
 }
 
 export interface Settings {
-  /** Nothing happens but what is asked for here. */
+  /** Without trouble, except for the requested kills. */
   readonly isCalm?: boolean;
   /**
-   * Kills at these turns: of the leading server, while the Backup is InProgress; counted from the
+   * Kills the leading server at these turns while the Backup is InProgress. Turns count from the
    * last kill.
    */
   readonly killsAt?: readonly number[];
   /**
-   * The Backup is deleted some time before its end: nothing of it may stay. Where it ends before
-   * that, it is one like any other.
+   * Deletes the Backup at some time, after which nothing may stay. If the Backup ends earlier, it
+   * is checked as usual.
    */
   readonly isDeleted?: boolean;
   /** No key of the bucket may be put twice. */
   readonly isWriteOnce?: boolean;
 }
 
-/** Two servers make one backup, whatever happens to them, to the bucket and to the API server. */
+/** Two servers make one backup, despite trouble with them, the bucket and the API server. */
 export const simulateBackup = bySeed<Settings, End>({ isCalm: true }, (seed, settings, given) =>
   new BackupCourse(seed, settings, given).run(),
 );
@@ -95,9 +95,9 @@ class BackupCourse implements ServerWorld {
   readonly #notes: CourseNotes;
   readonly #crew: Crew;
   readonly #checks: Promise<void>[] = [];
-  /** What ran in pods, in its order. */
+  /** Commands that ran in pods, in order. */
   readonly #commands = new Map<string, string[]>();
-  /** What counted in the journal when a server listed it last. */
+  /** The valid journal segments at the server's last listing. */
   readonly #seenChains = new Map<Life, readonly string[]>();
   readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
@@ -105,7 +105,7 @@ class BackupCourse implements ServerWorld {
   #turns = 0;
   #overAtMs: number | undefined;
   readonly #uid: string;
-  /** Infinity where nobody deletes it. */
+  /** Infinity if it is not deleted. */
   readonly #deleteAtMs: number;
   #isDeleted = false;
   #deletedPhase: string | undefined;
@@ -121,7 +121,7 @@ class BackupCourse implements ServerWorld {
       random: this.random,
       notes: this.#notes,
       start: (name) => backupServer(name, this),
-      // Frozen pods are thawed until another one leads.
+      // Frozen pods are thawed until another server leads.
       isLeadersOwn: (what) => what === 'patch backups' || what.startsWith('exec freeze'),
     });
     this.clock = {
@@ -221,7 +221,7 @@ class BackupCourse implements ServerWorld {
       this.#killsAt.shift();
       this.#turns = 0;
     } else {
-      // After the run as well, but seldom: the claim is about the run.
+      // Kills after the run are rare, because the test is about the run.
       const isSpared = !isRunning && !this.#isDeleted && this.random.chance(0.7);
       if (isSpared || this.#trouble?.kills() !== true) return false;
     }
@@ -253,7 +253,7 @@ class BackupCourse implements ServerWorld {
     const isOf = ({ k = 'v1/Pod', ns, n }: { k?: string; ns: string; n: string }): boolean =>
       k === 'v1/Pod' && `${ns}/${n}` === pod;
     const { items, thawed } = this.#recorded();
-    // Of a backup that was deleted nobody notes any more what was thawed.
+    // After a deletion, thaws are not recorded any more.
     const isKnown = command === 'freeze' ? items.some(isOf) : !this.#isDeleted && thawed.some(isOf);
     if (isKnown) this.#notes.problem(`${command} is run again in ${pod}`);
     return () => {
@@ -267,8 +267,8 @@ class BackupCourse implements ServerWorld {
   }
 
   /**
-   * Segments that count in the journal, of which each try that has begun last is one choice: two
-   * processes may take the same number.
+   * The valid segments of the journal, one chain for each possible last try: two processes may use
+   * the same number.
    */
   #chains(): string[][] {
     const folder = this.#journal;
@@ -305,7 +305,7 @@ class BackupCourse implements ServerWorld {
     };
   }
 
-  /** A try goes on from all that was there when it looked. */
+  /** A try continues from all segments that it listed. */
   #checkHead(key: string, by: Life): void {
     const includes = this.#recordsOf(key)?.includes ?? [];
     const seen = this.#seenChains.get(by) ?? [];
@@ -341,14 +341,14 @@ class BackupCourse implements ServerWorld {
     }
   }
 
-  /** It is over when nothing is left, and stays so. */
+  /** The course is over when nothing is left for a while. */
   #look(): void {
     const isClean = this.#trouble?.isOver === true && this.#staying().length === 0;
     if (!isClean) this.#overAtMs = undefined;
     else this.#overAtMs ??= this.time.nowMs;
   }
 
-  /** What there still is of a Backup that was deleted. */
+  /** Remaining objects of a deleted Backup. */
   #staying(): string[] {
     const kinds = [
       ...[VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS, DATA_UPLOADS, POD_VOLUME_BACKUPS],
@@ -367,8 +367,8 @@ class BackupCourse implements ServerWorld {
   }
 
   /**
-   * Its files said that it is over when it was deleted: they stay, and make it known anew. With
-   * versions that is so for a while before it is published.
+   * True if the files had a final phase at the deletion: they stay, and the sync imports the backup
+   * again. With versions, this holds for a while before the seal.
    */
   get #isKept(): boolean {
     if (!this.isWriteOnce || this.#deletedPhase?.startsWith('Finalizing') !== true) return false;
@@ -417,12 +417,12 @@ class BackupCourse implements ServerWorld {
     this.#check(`after ${key} was changed`);
   }
 
-  /** Whoever looks now must find a whole backup. */
+  /** A reader must find a complete backup at any time. */
   #check(when: string, phase?: string): void {
     const seen = new MemoryBucket();
     for (const [key, bytes] of this.bucket.objects) seen.objects.set(key, bytes);
     const look = async (): Promise<void> => {
-      // What is over can be read without knowing of versions, as Velero reads it.
+      // Velero must be able to read a finished backup without versions.
       const isVelero = /^(Completed|PartiallyFailed)$/.test(phase ?? '');
       const end = await endOf(isVelero ? seen : bucketOf(seen, this));
       if (phase !== undefined && end.phase !== phase) {
@@ -488,7 +488,7 @@ class BackupCourse implements ServerWorld {
     };
     left(VOLUME_SNAPSHOTS);
     left(VOLUME_SNAPSHOT_CONTENTS);
-    // Moved ones are in the repository; one of each claim is kept otherwise.
+    // Moved snapshots are in the repository. Otherwise each claim keeps one snapshot.
     const { claims, isMoved, files } = this.#contents;
     const { size } = this.#world.snapshots;
     if (size !== (isMoved ? 0 : claims.length))
@@ -508,7 +508,7 @@ class BackupCourse implements ServerWorld {
   }
 }
 
-/** Throws where it cannot be read as a whole. */
+/** Throws if any part is unreadable. */
 async function endOf(bucket: Bucket): Promise<End> {
   const archive = await new BackupArchive(bucket).open(BACKUP);
   const files = new Map<string, string>();
@@ -545,12 +545,12 @@ async function endOf(bucket: Bucket): Promise<End> {
   };
 }
 
-/** At the end of the ID of an operation. */
+/** The end of an operation's ID. */
 const TIME = /\/[\d-]+T[\d:]+Z$/;
 const CONTENT = /snapcontent-[\da-f-]+/g;
 const MADE = /^resources\/(datauploads|podvolumebackups|volumesnapshots|volumesnapshotcontents)\./;
 
-/** Of what a backup itself makes the UIDs and times differ, and the names that come of them. */
+/** Removes generated UIDs, times and names from objects that the backup itself makes. */
 function withoutNames(path: string, text: string): [path: string, text: string] {
   if (!MADE.test(path)) return [path, text];
   const { metadata, spec, status } = JSON.parse(text) as Loose;

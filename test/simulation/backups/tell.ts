@@ -1,8 +1,8 @@
 import { simulateBackup } from './simulation.ts';
 
 /**
- * One seed, line by line: `npx node test/simulation/backups/tell.ts 17`; `17 deleted`: of a Backup
- * that is deleted meanwhile.
+ * Shows each step of a seed: `npx node test/simulation/backups/tell.ts 17`. With `17 deleted`, the
+ * Backup is deleted meanwhile.
  */
 const { problems } = await simulateBackup(
   Number(process.argv[2] ?? 1),

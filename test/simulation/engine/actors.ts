@@ -17,7 +17,7 @@ import { PASSWORD } from './oracle.ts';
 import type { Process } from './process.ts';
 import { slowPool } from './slow-pool.ts';
 
-/** The smallest memory plan, as of a data mover with 2 CPUs and 256 MiB, and a roomy one. */
+/** The smallest memory plan (a data mover with 2 CPUs and 256 MiB), and a large one. */
 export const PLANS = {
   small: { slabCount: 7, dataLanes: 1, packsInFlight: 0 },
   roomy: { slabCount: 9, dataLanes: 2, packsInFlight: 2 },
@@ -52,7 +52,7 @@ async function open(
   });
 }
 
-/** As `longshore snapshot create` and the data mover do it. */
+/** Uploads as `longshore snapshot create` and the data mover do. */
 export async function upload(
   process: Process,
   world: World,
@@ -83,7 +83,7 @@ export async function upload(
   }
 }
 
-/** Notes what each flush made durable, as its caller may believe from then on. */
+/** Records the contents that each flush made durable. */
 function watchFlushes(
   { contents }: Repository,
   tell: { flushed: (ids: readonly ContentId[]) => void; count: (event: string) => void },
@@ -121,7 +121,7 @@ export async function maintain(
   }
 }
 
-/** Somebody says that this machine does the maintenance from now on. */
+/** Makes this machine the owner of maintenance. */
 export async function takeOver(process: Process, world: World): Promise<void> {
   const repository = await open(process, world);
   try {

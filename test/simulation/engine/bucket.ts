@@ -16,24 +16,24 @@ interface Stored {
   readonly timestampNs: Nanoseconds;
 }
 
-/** What the storage does wrong. Chances are per request. */
+/** Faults of the storage. Chances are per request. */
 export interface Weather {
   readonly latencyMs: number;
-  /** Now and then a request takes this long. */
+  /** Some requests take this long. */
   readonly slowMs: number;
   readonly slow: number;
   readonly refused: number;
-  /** It happened, and the answer never came. */
+  /** The request takes effect, and its answer is lost. */
   readonly lost: number;
-  /** The answer never came, and it happens later, when nobody expects it any more. */
+  /** The answer is lost, and the request takes effect later. */
   readonly late: number;
-  /** A listing that is none: empty, cut short, or an old one; see {@link Bucket.lie}. */
+  /** A wrong listing: empty, truncated or old; see {@link Bucket.lie}. */
   readonly lies: number;
 }
 
 export type Kind = 'get' | 'metadata' | 'put' | 'delete' | 'list';
 
-/** A window of virtual time in which the storage is away, or full. */
+/** A window of virtual time in which the storage is away or full. */
 export interface Window {
   readonly kind: 'away' | 'full';
   readonly fromMs: number;
@@ -41,22 +41,23 @@ export interface Window {
 }
 
 /**
- * One listing of a client lies at most this often. What each lie may cost must be gone by the next.
+ * The shortest time between two wrong listings of a client. Each one's effects must be over by
+ * then.
  */
 const LIE_EVERY_MS = HOUR_MS;
-/** How old a listing may be that comes instead of the present one. */
+/** The greatest age of an old listing. */
 const STALE_MS_MAX = 30 * MINUTE_MS;
-/** A request whose client gave up takes effect until then, or never. */
+/** An abandoned request takes effect within this time, or never. */
 const LATE_MS_MAX = 5 * MINUTE_MS;
 
-/** The letters that a blob's name starts with. */
+/** The prefix of a blob's name. */
 const kindOf = (id: string): string => /^(x[a-z]|[pqs_])/.exec(id)?.[0] ?? id;
 
-/** The blobs themselves, and all that was ever done to them. */
+/** The blobs, and all operations on them. */
 export class Bucket {
   readonly blobs = new Map<string, Stored>();
   readonly windows: Window[] = [];
-  /** Puts and deletes that took effect. */
+  /** Puts and deletions that took effect. */
   writes = 0;
   weather: Weather;
   readonly count: (event: string) => void;
@@ -112,7 +113,7 @@ export class Bucket {
     return all;
   }
 
-  /** How it was some minutes ago. */
+  /** The listing of some minutes ago. */
   #listBefore(prefix: string, ms: number): BlobMetadata[] {
     const then = this.#time.nowMs - ms;
     const all = this.list(prefix).filter(({ id }) => (this.blobs.get(id)?.putMs ?? 0) <= then);
@@ -123,7 +124,7 @@ export class Bucket {
     return all;
   }
 
-  /** Instead of a listing: a page of somebody else, an old listing, its first part only. */
+  /** Returns a wrong listing: a foreign page, an old listing, or a part. */
   lie(prefix: string): BlobMetadata[] | undefined {
     const isDue = this.#time.nowMs - this.#liedMs >= LIE_EVERY_MS;
     if (!isDue || !this.#random.chance(this.weather.lies)) return undefined;
@@ -151,7 +152,7 @@ function metadata(id: string, { bytes, timestampNs }: Stored): BlobMetadata {
   return { id: id as BlobId, lengthBytes: bytes.length, timestampNs };
 }
 
-/** What one process sees of the bucket. Without a process: at once, and without faults. */
+/** The bucket's client in one process. Without a process it works at once, without faults. */
 export class BucketClient implements BlobStorage {
   readonly displayName = 'the simulated bucket';
   readonly hasObjectLock = false;
@@ -182,7 +183,7 @@ export class BucketClient implements BlobStorage {
   }
 
   putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
-    // On the wire are the bytes of now.
+    // The request sends the current bytes.
     const bytes = new Uint8Array(Buffer.concat(data));
     return this.#request('put', id, () => {
       if (options.doNotRecreate === true && this.#bucket.blobs.has(id)) {
@@ -215,7 +216,7 @@ export class BucketClient implements BlobStorage {
       yield* first.lie;
       return;
     }
-    // Two pages: the second is of a later moment.
+    // Two pages: the second is read later.
     const half = Math.ceil(first.page.length / 2);
     if (half < 8) {
       yield* first.page;
@@ -252,8 +253,8 @@ export class BucketClient implements BlobStorage {
   }
 
   /**
-   * On its way there, taking effect, on its way back. What is on the wire happens though its sender
-   * dies.
+   * Sends a request, applies it and returns the answer. A sent request takes effect even if the
+   * sender dies.
    */
   async #request<T>(kind: Kind, id: string, effect: () => T): Promise<T> {
     const process = this.#process;

@@ -9,18 +9,17 @@ import { patchFiles } from './volume-files.ts';
 type Descriptor = ConstructorParameters<typeof WebAssembly.Memory>[0];
 
 /**
- * Memories of processes that ended, by size: to map and to touch new ones would be most of the
- * work.
+ * Memories of ended processes, by size. Mapping and touching new ones would take most of the time.
  */
 const memories = new Map<number, WebAssembly.Memory[]>();
-/** The same for what lies on the heap. */
+/** The same for buffers on the heap. */
 const buffers = new Map<number, Buffer[]>();
 const LARGE_BYTES = 4 << 20;
 
 /**
- * Node as the engine sees it while a seed runs: timers belong to processes and are virtual,
- * randomness is the seed's, files below /volume are in memory. Keys are derived from passwords by
- * one cheap hash here, and only here.
+ * Replaces parts of Node while a seed runs. Timers are virtual and belong to processes. Randomness
+ * comes from the seed, and files below /volume are in memory. Keys are derived from passwords by
+ * one cheap hash, only here.
  */
 export class Machine implements Disposable {
   readonly #undo: Undo[] = [];
@@ -114,7 +113,7 @@ export class Machine implements Disposable {
   #memories(): (descriptor: Descriptor) => WebAssembly.Memory {
     const lent = this.#lent;
     const { Memory } = WebAssembly;
-    // Called with `new`: what a constructor returns takes the place of its own object.
+    // Called with `new`, which returns the object that the function returns.
     return function memoryOf(descriptor: Descriptor): WebAssembly.Memory {
       const memory = memories.get(descriptor.initial)?.pop() ?? new Memory(descriptor);
       lent.push(memory);

@@ -21,8 +21,9 @@ import { type DirectoryNode, type FileNode, readContent } from './volume.ts';
 
 export const PASSWORD = 'a password of the simulation';
 /**
- * What was flushed and belongs to no snapshot is kept by age alone, by the clocks of the writer and
- * of the maintenance: 24 h (Kopia: MinContentAgeSubjectToGC), less what the two may differ by here.
+ * How long flushed contents without a snapshot are kept. Kopia: 24 h by the clocks of the writer
+ * and of maintenance (MinContentAgeSubjectToGC). Subtract the greatest difference of the clocks
+ * here.
  */
 const FLUSHED_KEPT_MS = 20 * HOUR_MS;
 
@@ -31,24 +32,24 @@ interface Known {
   readonly contents: readonly ContentId[];
 }
 
-/** What a writer was told that is durable. */
+/** Contents that a flush reported as durable. */
 interface Flushed {
   readonly atMs: number;
   readonly by: string;
   readonly ids: readonly ContentId[];
 }
 
-/** Looks at the bucket from outside, with nobody's caches, and knows what must be there. */
+/** Checks the bucket from outside, without caches. */
 export class Oracle {
   readonly problems: string[] = [];
-  /** As they were listed last. */
+  /** From the last listing. */
   snapshots: readonly Snapshot[] = [];
   readonly #bucket: Bucket;
   readonly #time: VirtualTime;
   #repository: Repository | undefined;
-  /** Complete snapshots that were found whole, by id. */
+  /** Complete snapshots that were verified, by id. */
   readonly #known = new Map<string, Known>();
-  /** Contents whose bytes were read, as they lie: `content pack offset`. */
+  /** Contents that were read at their place: `content pack offset`. */
   readonly #read = new Set<string>();
   readonly #directories = new Map<string, DirectoryEntry[]>();
   #flushed: Flushed[] = [];
@@ -60,7 +61,7 @@ export class Oracle {
   }
 
   flushed(by: string, all: readonly ContentId[]): void {
-    // Contents of manifests are merged into others at any time.
+    // Contents of manifests are merged at any time.
     const ids = all.filter((id) => !id.startsWith('m'));
     if (ids.length > 0) this.#flushed.push({ atMs: this.#time.nowMs, by, ids });
   }
@@ -80,7 +81,9 @@ export class Oracle {
     return this.#repository;
   }
 
-  /** After each step: all that ever was complete still is, and what was flushed can be read. */
+  /**
+   * Checks after each step: complete snapshots stay complete, and flushed contents are readable.
+   */
   async look(after: string): Promise<void> {
     if (this.#isLooking) throw new Error('the oracle looks already');
     this.#isLooking = true;
@@ -99,8 +102,8 @@ export class Oracle {
     const listed = new Set<string>(snapshots.map(({ id }) => id));
     for (const id of this.#known.keys()) if (!listed.has(id)) this.#known.delete(id);
     for (const snapshot of snapshots) {
-      // Also one that lacks entries: what it names is there, or no garbage would ever be collected
-      // again.
+      // Also checks incomplete snapshots: if their contents were missing, no garbage could be
+      // collected any more.
       if (!this.#known.has(snapshot.id)) await this.#meet(repository, snapshot, after);
     }
     for (const [id, { source, contents }] of this.#known) {
@@ -125,7 +128,7 @@ export class Oracle {
     }
   }
 
-  /** A snapshot that nobody has looked at: all of it is read. */
+  /** Reads all of a new snapshot. */
   async #meet(repository: Repository, snapshot: Snapshot, after: string): Promise<void> {
     const { id, rootEntry, source } = snapshot;
     const contents = new Set<ContentId>();
@@ -141,7 +144,7 @@ export class Oracle {
 
   async #walk(repository: Repository, entry: DirectoryEntry, found: Set<ContentId>): Promise<void> {
     const { contents } = repository;
-    // The object, the index that it is read by, the index of that one, and so on.
+    // An object, then its index, then the index of that index, and so on.
     let id: string = entry.objectId;
     for (; ; id = id.slice(1)) {
       for (const { contentId } of await listPieces(contents, id as ObjectId)) {
@@ -175,7 +178,7 @@ export class Oracle {
     this.#read.add(key);
   }
 
-  /** The first content that is not there; those in places that were never read are read. */
+  /** The first missing content. Contents in new places are read. */
   async #missing(repository: Repository, ids: readonly ContentId[]): Promise<string | undefined> {
     for (const id of ids) {
       const entry = repository.contents.find(id);
@@ -193,8 +196,7 @@ export class Oracle {
   }
 
   /**
-   * Whether a snapshot holds what the volume held all the while; files that changed in between do
-   * not count.
+   * Whether a snapshot holds the contents of the volume. Files that changed meanwhile do not count.
    */
   async compare(
     snapshot: Snapshot,
@@ -225,7 +227,7 @@ export class Oracle {
       (await this.#entries(repository, stored)).map((entry) => [entry.name, entry]),
     );
     for (const [rawName, node] of directory.children) {
-      // What is no UTF-8 is stored under another name.
+      // Names that are not UTF-8 are stored under other names.
       const name = Buffer.from(rawName, 'latin1').toString();
       if (node.changedMs >= look.fromMs || name.includes('\ufffd')) continue;
       const path = `${look.path}/${name}`;
@@ -258,9 +260,7 @@ export class Oracle {
     return at === file.size;
   }
 
-  /**
-   * What garbage is left once everything was quiet for long: packs and contents that nobody needs.
-   */
+  /** Garbage after a long quiet time: packs and contents without a use. */
   async garbage(): Promise<string[]> {
     const repository = await this.#open();
     const used = new Set<string>();
@@ -279,7 +279,7 @@ export class Oracle {
     const isOld = (id: string, days: number): boolean =>
       (this.#bucket.blobs.get(id)?.putMs ?? 0) < this.#time.nowMs - days * DAY_MS;
     const ids = [...this.#bucket.blobs.keys()];
-    // Rewriting makes new orphans with each run; they wait for a day and for the run after it.
+    // Each rewrite makes new orphans, which wait a day for the next run.
     const orphans = ids.filter((id) => /^[pq]/.test(id) && !used.has(id) && isOld(id, 3));
     if (orphans.length > 0) left.push(`${orphans.length} packs that nothing names`);
     const markers = ids.filter((id) => id.startsWith('s') && isOld(id, 5));

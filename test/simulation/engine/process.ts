@@ -4,7 +4,7 @@ import { Random, type VirtualTime } from '../virtual-time.ts';
 
 const current = new AsyncLocalStorage<Process>();
 
-/** The process whose code runs now; undefined in the world around. */
+/** The process whose code is running; undefined outside of processes. */
 export const currentProcess = (): Process | undefined => current.getStore();
 
 /** 2026-01-01 UTC: where the virtual time starts. */
@@ -13,9 +13,7 @@ export const MINUTE_MS = 60_000;
 export const HOUR_MS = 60 * MINUTE_MS;
 export const DAY_MS = 24 * HOUR_MS;
 
-/**
- * A machine: its clock is off by a little, may be stepped, and is the same for all that runs there.
- */
+/** A machine. Its clock is a little off, may be stepped, and is shared by its processes. */
 export class Host {
   readonly name: string;
   offsetNs = 0n;
@@ -25,9 +23,7 @@ export class Host {
   }
 }
 
-/**
- * As the system's clock: it never shows the same time twice, and goes back only when it is stepped.
- */
+/** Like the system's clock: it never shows the same time twice, and only a step sets it back. */
 class HostClock implements Clock {
   readonly #time: VirtualTime;
   readonly #host: Host;
@@ -48,7 +44,6 @@ class HostClock implements Clock {
   }
 }
 
-/** Random bytes of a seed. */
 export function fillRandomly<T extends Uint8Array>(bytes: T, random: Random): T {
   for (let i = 0; i < bytes.length; i += 4) {
     const word = random.below(2 ** 32);
@@ -71,21 +66,21 @@ export interface ProcessOptions {
   readonly name: string;
   readonly seed: number;
   /**
-   * Timers that repeat do so at most this often: a busy machine is late too, and days pass faster.
+   * The shortest interval of repeating timers. A busy machine is late, too, and days pass faster.
    */
   readonly tickMs: number;
-  /** One task of the codec threads, and one request of the volume, take up to this long. */
+  /** The longest time of one codec task, and of one request to the volume. */
   readonly taskMs: number;
   readonly readMs: number;
   /** Chance that a thread dies in a task. */
   readonly threadDeath: number;
-  /** Dies at this wait for something outside; never when 0. */
+  /** The process dies at this wait; never if 0. */
   readonly killAtWait: number;
 }
 
 /**
- * One run of the program. All that it waits for outside of itself goes through {@link wait}: there
- * it may be killed, suspended or slow, and whoever waits for nothing at all any more is found.
+ * One run of the program. All outside waits go through {@link wait}, where the process may be
+ * killed, suspended or slow. A process that waits for nothing is detected.
  */
 export class Process {
   readonly options: ProcessOptions;
@@ -94,10 +89,10 @@ export class Process {
   readonly abort = new AbortController();
   end: End | undefined;
   waits = 0;
-  /** What it will wait for till its end. */
+  /** Waits that last until the end of the process. */
   readonly endless: string[] = [];
   onEnd: (end: End) => void = () => undefined;
-  /** What was injected into its life: without any, it must not fail. */
+  /** Faults that were injected. Without any, the process must not fail. */
   readonly troubles = new Set<string>();
   readonly #pending = new Map<number, string>();
   #suspendedUntilMs = 0;
@@ -138,7 +133,8 @@ export class Process {
   }
 
   /**
-   * Until then nothing reaches it, and no timer of it runs. What it asked for happens all the same.
+   * Until then the process receives nothing, and its timers do not run. Its requests still take
+   * effect.
    */
   suspend(ms: number): void {
     this.#suspendedUntilMs = this.options.time.nowMs + ms;
@@ -153,14 +149,14 @@ export class Process {
     });
   }
 
-  /** Something outside that takes so long. Never comes back for one that was killed. */
+  /** Waits for something outside that takes `ms`. Never resolves after a kill. */
   wait(what: string, ms: number): Promise<void> {
     return new Promise((resolve) => {
       this.await(what, ms, resolve);
     });
   }
 
-  /** The same with a callback; returns what takes it back. */
+  /** The same with a callback. Returns a cancel function. */
   await(what: string, ms: number, then: () => void): () => void {
     this.waits++;
     if (this.waits === this.options.killAtWait) this.kill();
@@ -182,14 +178,14 @@ export class Process {
     return () => this.#pending.delete(id);
   }
 
-  /** A wait that nothing will ever end; it counts as none. */
+  /** A wait that never ends; it is not counted. */
   forever(what: string): Promise<never> {
     this.waits++;
     this.endless.push(what);
     return new Promise(() => undefined);
   }
 
-  /** Calls back again and again; returns what ends it. */
+  /** Calls back repeatedly. Returns a stop function. */
   every(ms: number, run: () => void): () => void {
     const { time, tickMs } = this.options;
     let stopped = false;
@@ -214,7 +210,7 @@ export class Process {
     return [...this.#pending.values()];
   }
 
-  /** To be called when nothing is left to run: whether it stood still twice in a row. */
+  /** Call it when nothing is left to run. Returns whether the process was idle twice in a row. */
   looksStuck(): boolean {
     const isIdle = this.isAlive && !this.isSuspended && this.#pending.size === 0;
     this.#idleLooks = isIdle ? this.#idleLooks + 1 : 0;

@@ -1,6 +1,6 @@
 export type Undo = () => void;
 
-/** Puts another value in place; returns what takes it back. */
+/** Replaces a property. Returns an undo function. */
 export function replace<T extends object>(target: T, key: keyof T, value: unknown): Undo {
   const descriptor = Object.getOwnPropertyDescriptor(target, key);
   Object.defineProperty(target, key, { value, configurable: true, writable: true });

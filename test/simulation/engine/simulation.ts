@@ -27,16 +27,13 @@ export interface Course {
 }
 
 export interface SimulateOptions {
-  /** Told of every event, line by line. */
+  /** Called for every event with a line. */
   readonly trace?: (line: string) => void;
-  /** Instead of the seed's own choice. */
+  /** Overrides the seed's own choice. */
   readonly kind?: Kind | undefined;
 }
 
-/**
- * What may go wrong by itself, and what a process then says; everything else is a fault of the
- * engine.
- */
+/** Errors of injected faults. All other errors are faults of the engine. */
 const EXPECTED = [
   'STORAGE_THROTTLED',
   'STORAGE_UNREACHABLE',
@@ -50,7 +47,7 @@ const EXPECTED = [
   'BAD_IGNORE_PATTERN',
 ];
 
-/** What may be said of a listing that lied. Each of them changes nothing. */
+/** Errors that a wrong listing may cause. They change nothing. */
 const NOTICED_LIES = [
   'CONTENT_NOT_FOUND',
   'DAMAGED_BLOB',
@@ -62,26 +59,23 @@ const NOTICED_LIES = [
   'EPOCH_IMPLAUSIBLE',
 ];
 
-/** Clocks of machines that keep time differ by this much at most, each way. */
+/** The greatest offset of a synchronised clock, in each direction. */
 const SKEW_MS_MAX = 2 * MINUTE_MS;
 /**
- * A step of a clock, each way. Kopia's margins bound what may be: 1 h between a deletion and what
- * drops it (DropContentFromIndexExtraMargin); maintenance itself refuses clocks that are more than
- * 5 minutes off.
+ * The size of a clock step, in each direction. Kopia allows 1 h between a deletion and its cleanup
+ * (DropContentFromIndexExtraMargin). Maintenance refuses clocks that are off by more than 5
+ * minutes.
  */
 const STEP_MS_MAX = 30 * MINUTE_MS;
-/**
- * As long as markers of sessions that died keep packs (96 h), and the collections and rewrites that
- * follow.
- */
+/** Markers of dead sessions keep packs for 96 h. Collections and rewrites follow. */
 const QUIET_MS = 8 * DAY_MS;
 const CALM: Weather = { latencyMs: 30, slowMs: 0, slow: 0, refused: 0, lost: 0, late: 0, lies: 0 };
-/** How often the world looks for processes that wait for nothing. */
+/** How often the world looks for stuck processes. */
 const LOOK_MS = 20 * MINUTE_MS;
 
 /**
- * Three kinds of courses. Minutes: uploads with many checkpoints and few buffers, without
- * maintenance. Days: all of it. Long: an upload that takes days beside maintenance every few hours.
+ * The kinds of courses. Minutes: uploads with many checkpoints and few buffers, without
+ * maintenance. Days: everything. Long: an upload of days, and maintenance every few hours.
  */
 export type Kind = 'minutes' | 'days' | 'long';
 
@@ -93,10 +87,10 @@ interface Pace {
   readonly bytesMax: number;
   readonly largeShare: number;
   readonly directoryShare: number;
-  /** Hours between two uploads of a writer, between two runs of maintenance of a host. */
+  /** Hours between two uploads of a writer, and between two maintenance runs of a host. */
   readonly uploadHours: readonly [number, number];
   readonly maintenanceHours: readonly [number, number];
-  /** How many runs of maintenance are full, how many uploads slow, how many busy. */
+  /** Shares of full maintenance runs, slow uploads and busy uploads. */
   readonly full: number;
   readonly slow: number;
   readonly busy: number;
@@ -155,7 +149,7 @@ interface Writer {
   uploads: number;
 }
 
-/** One course of events. The same seed is the same course. */
+/** Runs one course. The same seed gives the same course. */
 export async function simulate(seed: number, options: SimulateOptions = {}): Promise<Course> {
   const template = await templateBlobs();
   const first = await new Simulation(seed, options).run(template);
@@ -164,7 +158,7 @@ export async function simulate(seed: number, options: SimulateOptions = {}): Pro
     !first.problems.some((text) => text.includes('without an end'))
   )
     return first;
-  // Once more, with a note of where each wait began: the course is the same.
+  // Runs the same course again, and records where each wait began.
   using book = new WaitBook();
   return await new Simulation(seed, options, book).run(template);
 }
@@ -310,7 +304,7 @@ class Simulation {
     }
   }
 
-  /** Again and again after a time between the two, until the seed is over. */
+  /** Repeats after a time between the two, until the seed is over. */
   #again(lowMs: number, highMs: number, run: () => void): void {
     this.#time.after(this.#random.between(lowMs, highMs), () => {
       if (this.#isOver && this.#processes.size === 0) return;
@@ -343,7 +337,7 @@ class Simulation {
         const stepNs = this.#skewNs(STEP_MS_MAX);
         this.#trace(`the clock of ${host.name} steps by ${stepNs / 1_000_000_000n} s`);
         host.offsetNs += stepNs;
-        // Somebody sets it right again.
+        // The clock is set right again.
         this.#time.after(random.between(MINUTE_MS, 6 * HOUR_MS), () => {
           host.offsetNs -= stepNs;
         });
@@ -414,11 +408,9 @@ class Simulation {
     return this.#bucket.inWindow('away') || this.#bucket.inWindow('full');
   }
 
-  /**
-   * Failing is right only where something was done to the process, and only in words that say so.
-   */
+  /** A process may fail only after an injected fault, and only with its error. */
   #judgeFailure(process: Process, error: unknown): void {
-    // A collection that cannot walk a snapshot to its end stops, and changes nothing.
+    // If a collection cannot walk a whole snapshot, it stops and changes nothing.
     const isLie = process.troubles.has('a listing that lied') && isCode(error, ...NOTICED_LIES);
     if (isLie) {
       this.#count('lies that were noticed');
@@ -450,7 +442,7 @@ class Simulation {
 
   #planUpload(writer: Writer): void {
     const [low, high] = PACES[this.#kind].uploadHours;
-    // The first backup is not waited for.
+    // The first backup starts early.
     const factor = writer.uploads === 0 ? 0.2 : 1;
     const gapMs = this.#random.between(low, high) * factor * HOUR_MS;
     this.#time.after(gapMs, () => {
@@ -505,9 +497,7 @@ class Simulation {
     );
   }
 
-  /**
-   * The snapshot of an upload that says it is done: it is listed, and holds what the volume held.
-   */
+  /** Checks the snapshot of a finished upload: it is listed, and equals the volume. */
   #compare({ volume, isBlock }: Writer, { id, snapshot }: UploadResult, startMs: number): void {
     if (snapshot.incomplete !== undefined) this.#count('incomplete snapshots');
     if (snapshot.incomplete !== undefined || snapshot.stats.errorCount > 0) return;
@@ -588,7 +578,7 @@ class Simulation {
     }
   }
 
-  /** Everybody stops; what is still running is ended; for some seeds days of maintenance follow. */
+  /** Stops all actors and ends running processes. For some seeds, days of maintenance follow. */
   async #quietDown(): Promise<void> {
     this.#isOver = true;
     const isDone = (): boolean => this.#processes.size === 0 || this.#problems.length > 0;
@@ -602,7 +592,7 @@ class Simulation {
     if (this.#kind === 'days' && this.#random.chance(0.3)) await this.#collectAll();
   }
 
-  /** Days of maintenance and nothing else: afterwards no garbage is left but what is too young. */
+  /** Runs days of maintenance. Only young garbage may be left. */
   async #collectAll(): Promise<void> {
     this.#bucket.windows.length = 0;
     this.#bucket.weather = CALM;
@@ -617,7 +607,7 @@ class Simulation {
         (process) => maintain(process, world, { mode: 'full', force: true }, () => undefined),
         () => undefined,
       );
-      // Moved on by a timer of its own, since nothing else is left to happen.
+      // A timer moves the time on, because nothing else is left to run.
       let isOver = false;
       this.#time.after(step, () => (isOver = true));
       await this.#time.run(this.#time.nowMs + step, () => isOver);
@@ -635,8 +625,8 @@ function someKind(random: Random): Kind {
 }
 
 /**
- * So slow that all streams together take about this long: each is opened, looked at and read in
- * some five steps.
+ * A read time that makes all streams together take about `wholeMs`. Each stream takes some five
+ * steps to open, stat and read.
  */
 function slowReadMs(wholeMs: number, parallel: number, streams: number): number {
   return Math.min(5 * HOUR_MS, (wholeMs * parallel) / (1 + streams * 2.5));

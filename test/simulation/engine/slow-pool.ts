@@ -4,10 +4,7 @@ import type { ThreadPool } from '../../../src/volume-files/index.ts';
 import { createInProcessPool } from '../../../src/workers/index.ts';
 import type { Process } from './process.ts';
 
-/**
- * The codec's threads as one process sees them: each task takes its time, and a thread may die in
- * it.
- */
+/** The codec's threads for one process: each task takes time, and a thread may die in it. */
 export function slowPool(process: Process): (keys: CodecKeys, arena: Arena) => ThreadPool {
   return (keys, arena) => {
     const pool = createInProcessPool(keys, arena);

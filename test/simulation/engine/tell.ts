@@ -1,8 +1,8 @@
 import { type Kind, simulate } from './simulation.ts';
 
 /**
- * Tells seeds: `node test/simulation/engine/tell.ts FIRST [COUNT [KIND]]`. One seed is told line by
- * line; of several only what went wrong, what happened how often, and how fast it went.
+ * Reports seeds: `node test/simulation/engine/tell.ts FIRST [COUNT [KIND]]`. For one seed it prints
+ * each step. For several seeds it prints failures, counts and speed.
  */
 const [first = 0, count = 1] = process.argv.slice(2, 4).map(Number);
 const kind = process.argv[4] as Kind | undefined;

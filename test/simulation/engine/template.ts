@@ -15,10 +15,10 @@ import { PASSWORD } from './oracle.ts';
 import { Host, Process } from './process.ts';
 import { Volumes } from './volume.ts';
 
-/** What makes one seed's repository different from another's; the rest is Kopia's defaults. */
+/** The parts of a seed's repository that differ from Kopia's defaults. */
 export interface Shape {
   readonly packBytes: number;
-  /** Epochs end at so many index blobs; Kopia's 20 would take weeks of these small uploads. */
+  /** Index blobs per epoch. Kopia's 20 would take weeks of these small uploads. */
   readonly epochBlobs: number;
   readonly rangeEpochs: number;
 }
@@ -30,7 +30,7 @@ const SPLITTER = 'DYNAMIC-128K-BUZHASH';
 
 let made: Promise<ReadonlyMap<string, Uint8Array>> | undefined;
 
-/** A new repository with its policies, made once: the same bytes for every seed. */
+/** A new repository with its policies, made once: all seeds start with the same bytes. */
 export function templateBlobs(): Promise<ReadonlyMap<string, Uint8Array>> {
   made ??= makeTemplate();
   return made;
@@ -88,7 +88,9 @@ const IDLE = {
   killAtWait: 0,
 } as const;
 
-/** Fills an empty bucket; packs and epochs get the seed's sizes. Needs the machine of the seed. */
+/**
+ * Fills an empty bucket, with the seed's sizes of packs and epochs. Needs the machine of the seed.
+ */
 export async function fillBucket(
   bucket: Bucket,
   template: ReadonlyMap<string, Uint8Array>,

@@ -23,7 +23,7 @@ function fail(code: string, syscall: string, path: string): never {
   throw Object.assign(error, { code, syscall, errno: -1, path });
 }
 
-/** The bytes of a path as Latin-1, or undefined for what is none of ours. */
+/** The bytes of a path as Latin-1, or undefined for paths outside the volumes. */
 function ours(path: unknown): string | undefined {
   if (typeof path === 'string') {
     return path.startsWith('/volume/') ? Buffer.from(path).toString('latin1') : undefined;
@@ -70,7 +70,7 @@ function statOf(node: Node, bigint: boolean): object {
   };
 }
 
-/** The calls of `fs` that the engine reads volumes with, over volumes in memory. */
+/** The engine's calls of `fs`, for volumes in memory. */
 class VolumeFiles {
   readonly #volumes: Volumes;
   readonly #open = new Map<number, { node: Node; path: string; position: number }>();
@@ -84,11 +84,11 @@ class VolumeFiles {
     return this.#volumes.find(path) ?? fail('ENOENT', syscall, path);
   }
 
-  /** Undefined: it blocks for good, as a pipe that nobody writes to does. */
+  /** Undefined if the call blocks forever, like a pipe without a writer. */
   open(path: string, flags: unknown): number | undefined {
     const bits = typeof flags === 'number' ? flags : 0;
     const node = this.find(path, 'open');
-    // Links lead nowhere here.
+    // Links have no target here.
     if (node.kind === 'link') fail((bits & O_NOFOLLOW) !== 0 ? 'ELOOP' : 'ENOENT', 'open', path);
     if (node.kind === 'pipe' && (bits & O_NONBLOCK) === 0) return undefined;
     if (node.kind !== 'directory' && (bits & O_DIRECTORY) !== 0) fail('ENOTDIR', 'open', path);
@@ -205,14 +205,14 @@ const inEncoding = (bytes: Buffer, options: unknown): string | Buffer => {
     : bytes.toString(encoding as BufferEncoding);
 };
 
-/** The volume takes its time. */
+/** Waits as long as the volume takes. */
 async function slow(what: string): Promise<void> {
   const process = currentProcess();
   if (process)
     await process.wait(`${what} of the volume`, process.random.between(0, process.options.readMs));
 }
 
-/** Puts the volumes in the place of `fs` for paths below /volume; returns what undoes it. */
+/** Replaces `fs` for paths below /volume. Returns undo functions. */
 export function patchFiles(volumes: Volumes): (() => void)[] {
   const files = new VolumeFiles(volumes);
   const sync = process.getBuiltinModule('node:fs') as unknown as Functions;
@@ -236,7 +236,7 @@ export function patchFiles(volumes: Volumes): (() => void)[] {
       }),
     );
   };
-  // Descriptors of these volumes are not the kernel's: neither libc nor /proc knows them.
+  // The kernel does not know these descriptors, and neither do libc and /proc.
   const native = posix();
   for (const name of ['openWithoutLinks', 'statusReader'] as const) {
     const own = Object.getOwnPropertyDescriptor(native, name) ?? {};

@@ -3,20 +3,20 @@ import { HOUR_MS, START_NS } from './process.ts';
 
 export interface FileNode {
   readonly kind: 'file';
-  /** Decides the bytes, with the version; two files may share it. */
+  /** Decides the bytes, with the version. Two files may have the same content. */
   content: number;
   size: number;
   mtimeNs: bigint;
-  /** Bytes of its own instead, of ignore files and the like. */
+  /** Its own bytes, for example of an ignore file. */
   text?: Uint8Array;
-  /** Reads fail with it. */
+  /** Reads fail with this code. */
   broken?: string;
   changedMs: number;
 }
 
 export interface DirectoryNode {
   readonly kind: 'directory';
-  /** By the bytes of the name, as a Latin-1 string. */
+  /** Keyed by the bytes of the name, as a Latin-1 string. */
   readonly children: Map<string, Node>;
   mtimeNs: bigint;
   changedMs: number;
@@ -31,7 +31,7 @@ export interface OtherNode {
 
 export type Node = FileNode | DirectoryNode | OtherNode;
 
-/** Random bytes that all files are cut from, a length that is no multiple of anything. */
+/** Random bytes for all files. The odd length is no multiple of any block. */
 const POOL = ((): Buffer => {
   const pool = Buffer.alloc((1 << 20) + 7);
   let x = 0x9e3779b9;
@@ -42,7 +42,7 @@ const POOL = ((): Buffer => {
   return pool;
 })();
 
-/** Writes the bytes of a file from an offset on; returns how many there were. */
+/** Writes the bytes of a file from an offset on. Returns their number. */
 export function readContent(file: FileNode, out: Uint8Array, offset: number): number {
   const length = Math.max(0, Math.min(out.length, file.size - offset));
   if (file.text) {
@@ -79,13 +79,13 @@ const ODD_NAMES = [
 export interface VolumeOptions {
   readonly files: number;
   readonly bytesMax: number;
-  /** How many files are read as streams, how many entries are directories. */
+  /** Shares of files that are read as streams, and of directories. */
   readonly largeShare: number;
   readonly directoryShare: number;
   readonly isHostile: boolean;
 }
 
-/** One volume: a tree that its users change at any time, or an image. */
+/** A volume: a tree that its users change at any time, or an image. */
 export class Volume {
   readonly name: string;
   readonly root: DirectoryNode;
@@ -99,7 +99,7 @@ export class Volume {
     this.#time = time;
     this.#random = random;
     this.#options = options;
-    // Volumes share some contents: what one writer stored, another finds.
+    // Volumes share some contents, so a writer finds contents of another writer.
     this.#contents = random.below(40);
     this.root = this.#newDirectory();
     for (let i = 0; i < options.files; i++) this.#addSomething();
@@ -110,7 +110,7 @@ export class Volume {
     return `/volume/${this.name}`;
   }
 
-  /** Files that are read as streams, for how long reading will take. */
+  /** Number of files that are read as streams, which decides the read time. */
   get streams(): number {
     const count = (directory: DirectoryNode): number =>
       [...directory.children.values()].reduce((sum, node) => {
@@ -173,7 +173,7 @@ export class Volume {
     } else this.#put(directory, name, this.#newFile());
   }
 
-  /** What a tenant may leave behind to break whoever reads the volume. */
+  /** Adds entries that a hostile tenant may use to break a reader. */
   #addHostile(): void {
     const random = this.#random;
     const directory = this.#someDirectory();
@@ -202,7 +202,7 @@ export class Volume {
     }
   }
 
-  /** Somebody writes to it. */
+  /** A user changes the volume. */
   change(): void {
     const random = this.#random;
     const directory = this.#someDirectory();
@@ -223,7 +223,7 @@ export class Volume {
     }
   }
 
-  /** A file that cannot be read for a while. */
+  /** Makes a file unreadable for a while. */
   breakOne(): void {
     const directory = this.#someDirectory();
     const files = [...directory.children.values()].filter((node) => node.kind === 'file');
@@ -236,7 +236,7 @@ export class Volume {
   }
 }
 
-/** A raw device's image: as many bytes, changed in places. */
+/** The image of a raw device: fixed size, changed in places. */
 export function newImage(name: string, time: VirtualTime, random: Random, bytes: number): Volume {
   const volume = new Volume(name, time, random, {
     files: 0,
@@ -268,7 +268,7 @@ export class Volumes {
     this.#root.children.set(volume.name, volume.root);
   }
 
-  /** By the bytes of a path below /volume, as Latin-1; links are not followed. */
+  /** `path`: the bytes of a path below /volume, as Latin-1. Links are not followed. */
   find(path: string): Node | undefined {
     let node: Node | undefined = this.#root;
     for (const part of path.split('/').slice(2)) {

@@ -10,9 +10,8 @@ interface Wait {
 }
 
 /**
- * Who waits for what: while it is open, each wait for a semaphore, a signal or a buffer is noted
- * with the lines that led to it. For the second run of a seed that got stuck; the product itself
- * pays nothing for it.
+ * Records each wait for a semaphore, a signal or a buffer, with its stack. Used for the second run
+ * of a stuck seed, so that the product has no cost.
  */
 export class WaitBook implements Disposable {
   readonly #waits = new Set<Wait>();
@@ -40,7 +39,7 @@ export class WaitBook implements Disposable {
     this.#undo.push(replace(target, method, noted));
   }
 
-  /** Who stands in line for a pack buffer is a callback, not a promise. */
+  /** A waiter for a pack buffer is a callback, not a promise. */
   #watchTakers(): void {
     const { prototype } = PackBuffers;
     const waits = this.#waits;

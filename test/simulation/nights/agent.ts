@@ -18,26 +18,24 @@ import { type Loose, NAMESPACE, volumeHandle } from '../objects.ts';
 import { handOver } from '../restores/cluster.ts';
 import type { World } from '../world.ts';
 
-/** What an agent is to whoever looks at it. */
 export interface AgentOptions {
   readonly world: World;
   /** Contents by snapshot ID, of all clusters. */
   readonly repository: Map<string, string>;
-  /** A snapshot is stored. */
+  /** Called for each stored snapshot. */
   readonly onStored: (id: string, by: Loose) => void;
 }
 
 type Step = (object: Loose) => void;
 
-/** An agent does not wait for a claim for ever. */
+/** The agent gives up on a claim after this many polls. */
 const CLAIM_POLLS_MAX = 200;
 const HALF = 'half of something';
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 /**
- * A node-agent as far as servers and volumes can tell: it does what any object of its kinds asks
- * for, also those that it finds when it is started again. Each phase is a step, so one that is
- * killed goes on where it was.
+ * Simulates a node-agent: it carries out every object of its kinds, even if the object is older
+ * than the agent. Each phase is a step, so a restarted agent continues.
  */
 export class NightAgent {
   readonly #options: AgentOptions;
@@ -69,7 +67,7 @@ export class NightAgent {
     });
   }
 
-  /** Another one takes its place some time later, and looks at all that there is. */
+  /** Kills the agent. A new one starts later, and lists all objects. */
   kill(): void {
     this.#life++;
     const { world } = this.#options;
@@ -219,7 +217,7 @@ export class NightAgent {
     const handle = this.#volumeOfPod(object);
     const content = repository.get(String(object.spec.snapshotID));
     if (handle === undefined) {
-      // Its claim is not bound yet, or its pod is gone.
+      // The claim is not bound yet, or the pod was deleted.
       const polls = (this.#polls.get(object.metadata.uid) ?? 0) + 1;
       this.#polls.set(object.metadata.uid, polls);
       if (polls <= CLAIM_POLLS_MAX) return;

@@ -31,20 +31,20 @@ import { type NightWorld, nightServer } from './server.ts';
 export const SPACES = ['app-a', 'app-b'];
 export const MAPPED = 'app-c';
 export const SCHEDULE = 'nightly';
-/** What takes a night elsewhere takes a quarter of an hour here. */
+/** A night lasts a quarter of an hour here. */
 const CRON = '*/15 * * * *';
 const TURN_MS = 500;
 
-/** A claim of the applications, in the order in which they are made. */
+/** A claim of the applications, in the order of their creation. */
 export interface Claim {
   readonly namespace: string;
   readonly name: string;
   readonly way: 'moved' | 'files';
-  /** A pod has it mounted, so nothing is brought back in place. */
+  /** A pod has it mounted, so its data is not restored in place. */
   readonly isUsed: boolean;
 }
 
-/** Of two namespaces; the same for the same random numbers. */
+/** Claims in two namespaces. The same random numbers give the same claims. */
 export function claimsOf(random: Random): Claim[] {
   return SPACES.flatMap((namespace) => {
     const moved = Array.from({ length: 1 + random.below(2) }, (_, i) => ({
@@ -70,7 +70,7 @@ export interface ClusterOptions {
   readonly onStored: (id: string, backup: string) => void;
 }
 
-/** A cluster with a server of ours, an agent, and the location that all clusters share. */
+/** A cluster with a Longshore server, an agent, and the location that all clusters share. */
 export class Cluster implements NightWorld {
   readonly name: string;
   readonly time: VirtualTime;
@@ -150,7 +150,7 @@ export class Cluster implements NightWorld {
     return this.store.create(resource, namespace, object as Stored);
   }
 
-  /** What the namespace of the servers has before they come. */
+  /** Creates the initial objects of the servers' namespace. */
   #addOwn(): void {
     this.create(NAMESPACES, undefined, { metadata: { name: NAMESPACE } });
     this.create(PODS, NAMESPACE, {
@@ -170,7 +170,9 @@ export class Cluster implements NightWorld {
     addLocation(this.world);
   }
 
-  /** Applications, a tenant's namespace, and what backs all of it up each night. */
+  /**
+   * Creates applications, a tenant's namespace, and a Schedule that backs all of it up each night.
+   */
   fill(claims: readonly Claim[]): void {
     for (const name of [...SPACES, 'tenant']) {
       this.create(NAMESPACES, undefined, { metadata: { name } });
@@ -202,7 +204,7 @@ export class Cluster implements NightWorld {
     });
   }
 
-  /** With all that is in it. */
+  /** With all objects in it. */
   deleteNamespace(namespace: string): void {
     for (const resource of [PODS, PVCS, CONFIG_MAPS, SECRETS, ACCOUNTS] as Resource<KubeObject>[]) {
       for (const { metadata } of this.store.list(resource, { namespace })) {
@@ -214,7 +216,7 @@ export class Cluster implements NightWorld {
     }
   }
 
-  /** As whoever restores into another cluster does: it backs up nothing by itself. */
+  /** Pauses Schedules, as an admin does before a restore into another cluster. */
   pauseSchedules(): void {
     this.store.watch(SCHEDULES, {}, this.store.version, (type, { metadata }) => {
       if (type !== 'ADDED') return;
@@ -227,7 +229,7 @@ export class Cluster implements NightWorld {
     this.#act();
   }
 
-  /** Its servers and its bucket have trouble from now on, for some time. */
+  /** Starts trouble for its servers and its bucket, for some time. */
   trouble(): void {
     this.#trouble = new Trouble({
       time: this.time,
@@ -249,7 +251,7 @@ export class Cluster implements NightWorld {
 
   stop(): void {
     this.#isOver = true;
-    // The bucket is of other clusters, too.
+    // The bucket belongs to other clusters, too.
     this.#trouble?.end();
     this.#crew.killAll();
   }
@@ -289,7 +291,7 @@ export class Cluster implements NightWorld {
   }
 
   onTake(): void {
-    // What is taken twice is not what this is about.
+    // This simulation does not check repeated hooks.
   }
 
   onExec(): () => void {
@@ -297,7 +299,7 @@ export class Cluster implements NightWorld {
   }
 }
 
-/** As an API server does, which the store does not. */
+/** An API server keeps specs on status updates, and the store does not. */
 function keepSpecs(store: Store): void {
   const update = store.update.bind(store);
   store.update = (resource, object, part) => {

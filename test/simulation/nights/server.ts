@@ -23,7 +23,7 @@ export interface NightWorld extends ServerWorld {
   readonly forget: ForgetSnapshots;
 }
 
-/** A server with all of its controllers, but those of locations and repositories. */
+/** A server with all controllers except those of locations and repositories. */
 export const nightServer = (name: string, world: NightWorld): ServerProcess =>
   new ServerProcess(name, world, (process, clock) => {
     const { client, logger } = process;

@@ -26,21 +26,21 @@ import { type Claim, claimsOf, Cluster, MAPPED, SPACES } from './cluster.ts';
 
 const MINUTE_MS = 60_000;
 const DAY_MS = 24 * 60 * MINUTE_MS;
-/** A backup or a restore takes no longer, whatever happens to it. */
+/** Limit for a backup or a restore, under any trouble. */
 const OVER_MS = 16 * 60 * MINUTE_MS;
 const SETTLE_MS = 3 * MINUTE_MS;
 const NIGHTS_MAX = 30;
 const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 const RESTORE_NAME = 'velero.io/restore-name';
 const FORGED = 'forged by a tenant';
-/** What servers and agents work on: one that is there again would be done again. */
+/** Objects that servers and agents work on. A second copy would be worked on again. */
 const WORK = [
   ...[BACKUPS, RESTORES, DELETE_BACKUP_REQUESTS],
   ...[DATA_UPLOADS, DATA_DOWNLOADS, POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES],
 ] as readonly Resource<KubeObject>[];
 
 export interface Settings {
-  /** No server is killed, and nothing is away. */
+  /** Without kills and outages. */
   readonly isCalm?: boolean;
 }
 
@@ -49,10 +49,7 @@ export interface Outcome {
   readonly counts: ReadonlyMap<string, number>;
 }
 
-/**
- * A cluster that backs up all of its namespaces each night, and is restored from some night now and
- * then, by seed.
- */
+/** Simulates a cluster that backs up all namespaces each night, and sometimes restores a night. */
 export const simulateNights = (
   seed: number,
   settings: Settings = {},
@@ -61,7 +58,8 @@ export const simulateNights = (
   inVirtualTime(seed, (time) => new NightsCourse(seed, settings, time, tell).run());
 
 /**
- * What a backup must hold: contents by `namespace/name`; undefined where it was written meanwhile.
+ * The expected contents of a backup by `namespace/name`; undefined if a volume was written
+ * meanwhile.
  */
 type Night = Map<string, string | undefined>;
 
@@ -85,17 +83,17 @@ class NightsCourse {
   readonly #clusters: Cluster[] = [];
   readonly #home: Cluster;
   readonly #nights = new Map<string, Night>();
-  /** Of Backups: that must not be lost before. */
+  /** Expiration of Backups, which must not be lost before. */
   readonly #expiresMs = new Map<string, number>();
-  /** Deletions that a user wants. */
+  /** Backups that a user has deleted. */
   readonly #unwanted = new Set<string>();
   /** Names of backups by the ID of each snapshot that they hold. */
   readonly #owners = new Map<string, string>();
-  /** By `kind name`, of all clusters. */
+  /** `kind name` of all clusters' objects. */
   readonly #made = new Set<string>();
-  /** At home: what volumes hold meanwhile is in no model. */
+  /** True during a restore in the home cluster: the contents of volumes are then not modelled. */
   #isRestoring = false;
-  /** What was said once, and stays so. */
+  /** Problems that were reported once. */
   readonly #told = new Set<string>();
   #restores = 0;
 
@@ -112,7 +110,7 @@ class NightsCourse {
     this.#bucket.onChange = (key) => {
       const [, name] = /^backups\/([^/]+)\/velero-backup\.json$/.exec(key) ?? [];
       if (name === undefined || this.#bucket.objects.has(key)) return;
-      // A run that could not store all files takes them back, and stores them again later.
+      // A run that could not store all files removes them, and stores them again later.
       const isOver = FINAL.test(this.#phase(this.#home, BACKUPS, name));
       if (isOver && !this.#isToGo(name)) {
         this.#notes.problem(`backup ${name} is deleted from the bucket`);
@@ -174,7 +172,7 @@ class NightsCourse {
     this.#notes.problem(`snapshot ${id} of backup ${owner} is forgotten`);
   }
 
-  /** What expires may be deleted by each cluster, and clocks are set ahead. */
+  /** Each cluster may delete expired backups, and clocks may be ahead. */
   get #latestMs(): number {
     return Math.max(...this.#clusters.map(({ latestMs }) => latestMs));
   }
@@ -184,7 +182,7 @@ class NightsCourse {
     return this.#latestMs >= (this.#expiresMs.get(backup) ?? Infinity);
   }
 
-  /** Whatever is worked on is made once, and no restore changes it. */
+  /** Checks that each work object is created once, and that no restore changes it. */
   #watchWork(cluster: Cluster): void {
     const { store } = cluster;
     for (const resource of WORK) {
@@ -192,13 +190,13 @@ class NightsCourse {
         const { metadata, spec } = object as unknown as Loose;
         const what = `${resource.kind} ${metadata.name}`;
         const isOwn = (metadata.ownerReferences ?? []).length > 0;
-        // It ended before its claim was made, and a server that goes on makes another one.
+        // The DataDownload failed before its claim was made, and a resumed server makes a new one.
         const isFailed =
           resource === DATA_DOWNLOADS && (object as unknown as Loose).status?.phase === 'Failed';
         if (type === 'DELETED' && isFailed) this.#made.delete(what);
         if (type === 'ADDED' && resource === DELETE_BACKUP_REQUESTS) this.#asked(spec);
         if (type === 'ADDED') {
-          // Those of a backup that is synchronized are made in each cluster.
+          // The sync creates a backup's objects in each cluster.
           const isSynced =
             cluster !== this.#home && ['Backup', 'PodVolumeBackup'].includes(resource.kind);
           if (this.#made.has(what) && !isSynced) {
@@ -206,7 +204,7 @@ class NightsCourse {
           }
           this.#made.add(what);
         }
-        // A Backup has the labels of its Schedule, which is a user's own.
+        // A Backup has the labels of its Schedule, which a restore may have created.
         const isMarked = metadata.labels?.[RESTORE_NAME] !== undefined && resource !== BACKUPS;
         if (isMarked && !isOwn && type !== 'DELETED') {
           this.#isRestored(resource, metadata, cluster);
@@ -221,7 +219,7 @@ class NightsCourse {
     }
   }
 
-  /** What has expired once may be deleted, also when clocks are set back since. */
+  /** A backup that has expired once may be deleted, even if clocks are set back later. */
   #asked({ backupName }: { readonly backupName?: string }): void {
     if (backupName !== undefined && this.#isToGo(backupName)) this.#unwanted.add(backupName);
   }
@@ -248,13 +246,13 @@ class NightsCourse {
     return true;
   }
 
-  /** A Backup is made: until then everybody has worked, and its volumes are as they are now. */
+  /** Called when a Backup is created. Records the contents of its volumes. */
   #nightFalls({ name, uid }: KubeObject['metadata']): void {
     if (this.#nights.has(name)) return;
     this.#notes.count('nights');
     const night: Night = new Map();
     const { volumes } = this.#home.world;
-    // Where clocks are set, one night begins before the other one is over.
+    // If clocks are set, two nights may overlap.
     const isNew = !this.#isRestoring && !this.#isNight(name);
     for (const [id, handle] of this.#volumes(this.#home)) {
       if (isNew) volumes.set(handle, `${id} in ${name}`);
@@ -265,14 +263,14 @@ class NightsCourse {
     this.#forge(name, uid);
   }
 
-  /** A volume that is read in its pod is not, as long as that does not run. */
+  /** Whether the volume's pod does not run yet, so that the volume cannot be read. */
   #isStarting(id: string): boolean {
     const [namespace = '', name = ''] = id.split('/');
     const pod = this.#home.world.find(PODS, `pod-${name}`, namespace);
     return pod !== undefined && pod.status?.phase !== 'Running';
   }
 
-  /** What a tenant may write in a namespace of theirs, with whatever name sorts first. */
+  /** Forges objects that a tenant may create in its own namespace, with names that sort first. */
   #forge(backup: string, backupUid: string): void {
     const victim = this.#claims[this.#random.below(this.#claims.length)];
     if (!victim) return;
@@ -336,7 +334,7 @@ class NightsCourse {
     return typeof phase === 'string' ? phase : '';
   }
 
-  /** Whether a backup is made just now, other than this one. */
+  /** Whether another backup is in progress. */
   #isNight(but?: string): boolean {
     return this.#home.store.list(BACKUPS).some(({ metadata, status }) => {
       const { phase = '' } = (status ?? {}) as { phase?: string };
@@ -373,7 +371,7 @@ class NightsCourse {
     await this.#visit();
   }
 
-  /** What happens between two nights. */
+  /** Runs the events between two nights. */
   async #day(): Promise<void> {
     const random = this.#random;
     if (random.chance(0.2)) {
@@ -414,8 +412,8 @@ class NightsCourse {
   }
 
   /**
-   * A deletion that is refused, since the location is read-only just now; it is not wanted any more
-   * after that.
+   * A deletion that is refused because the location is read-only. The user does not want it any
+   * more afterwards.
    */
   async #regret(): Promise<void> {
     const found = this.#restorable(this.#home);
@@ -435,7 +433,7 @@ class NightsCourse {
     const isSeen = this.#random.chance(0.7);
     const after = isSeen ? this.#nights.size : -1;
     const clear = async (): Promise<void> => {
-      // It is in a backup by then.
+      // Waits until a later backup has it.
       await this.#until('a night after it', () => {
         return this.#nights.size > after && !this.#isNight();
       });
@@ -444,7 +442,7 @@ class NightsCourse {
     void clear();
   }
 
-  /** `velero restore delete` of those that are over. */
+  /** `velero restore delete` for finished restores. */
   #forgetRestores(): void {
     for (const { metadata } of this.#home.store.list(RESTORES)) {
       if (!FINAL.test(this.#phase(this.#home, RESTORES, metadata.name))) continue;
@@ -471,7 +469,7 @@ class NightsCourse {
       this.#notes.count('namespaces deleted');
     }
     if (isInPlace && random.chance(0.7)) {
-      // As whoever wants that does before: nothing uses the volumes.
+      // A user does this first, so that no pod uses the volumes.
       for (const { namespace, name } of this.#claims) {
         this.#home.world.delete(PODS, namespace, `pod-${name}`);
       }
@@ -487,7 +485,7 @@ class NightsCourse {
     this.#isRestoring = false;
   }
 
-  /** Another cluster gets what is in the bucket, and its applications. */
+  /** A new cluster imports the bucket, and restores the applications. */
   async #visit(): Promise<void> {
     this.#notes.count('visits of another cluster');
     const away = this.#cluster(`away-${this.#notes.counts.get('visits of another cluster')}`);
@@ -545,7 +543,7 @@ class NightsCourse {
       FINAL.test(this.#phase(cluster, RESTORES, name)),
     );
     if (!isOver) return;
-    // What should not happen takes its time.
+    // Waits: a wrong action may come late.
     await this.#rest(SETTLE_MS);
     const phase = this.#phase(cluster, RESTORES, name);
     this.#notes.count(`restores that are ${phase}`);
@@ -590,12 +588,12 @@ class NightsCourse {
     }
   }
 
-  /** The volume is the one that it was. */
+  /** Whether the claim still has its old volume. */
   #isSettled(cluster: Cluster, id: string, handle: string | undefined): boolean {
     return this.#volumes(cluster).get(id) === handle;
   }
 
-  /** What each claim must hold that a restore brings, by its place in the cluster. */
+  /** The expected content of each restored claim, by its place in the cluster. */
   #targetsOf({ night, spaces, isMapped }: RestorePlan): Night {
     const targets: Night = new Map();
     for (const [id, content] of this.#nights.get(night) ?? []) {

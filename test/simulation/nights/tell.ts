@@ -1,8 +1,8 @@
 import { simulateNights } from './simulation.ts';
 
 /**
- * One seed, line by line: `npx node test/simulation/nights/tell.ts 17`; `17 calm`: without any
- * trouble.
+ * Shows each step of a seed: `npx node test/simulation/nights/tell.ts 17`. With `17 calm`, there is
+ * no trouble.
  */
 const { problems, counts } = await simulateNights(
   Number(process.argv[2] ?? 1),

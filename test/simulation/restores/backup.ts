@@ -12,27 +12,27 @@ export const HOOKED = { hooked: 'yes' };
 const SPACES = ['app-a', 'app-b'];
 const HOOK = 'post.hook.restore.velero.io/command';
 
-/** How a pod of the backup fares once it is in the cluster. */
+/** The behaviour of a restored pod. */
 export interface PodFate {
-  /** How long its containers take to run, after its volumes are there. */
+  /** How long its containers take to run, once its volumes are ready. */
   readonly startMs: number;
   /** Commands of its hooks. */
   readonly hooks: readonly string[];
 }
 
 /**
- * What is in a backup, and what becomes of it in any cluster; the same for the same random numbers.
- * Names are those in the backup.
+ * The items of a backup, and their behaviour in any cluster, with the names of the backup. The same
+ * random numbers give the same backup.
  */
 export interface BackedUp {
   readonly items: readonly StoredItem[];
   readonly volumeInfos: readonly BackupVolumeInfo[];
   readonly podVolumeBackups: readonly KubeObject[];
-  /** A file of the tarball that is no object. */
+  /** Whether the tarball has a file that is no object. */
   readonly hasBroken: boolean;
-  /** By name, of which each is there once. */
+  /** Keyed by name, which is unique. */
   readonly pods: ReadonlyMap<string, PodFate>;
-  /** Claims whose volume was moved, and those of them whose download fails. */
+  /** Claims with moved volumes, and the claims whose download fails. */
   readonly moved: readonly string[];
   readonly failing: ReadonlySet<string>;
 }
@@ -40,8 +40,8 @@ export interface BackedUp {
 const sized = { resources: { requests: { storage: '1Gi' } } };
 
 /**
- * Two namespaces with plain objects, claims whose volumes were moved or whose files were backed up,
- * and pods with hooks.
+ * Two namespaces with plain objects, pods with hooks, and claims with moved volumes or backed-up
+ * files.
  */
 export function backedUp(random: Random): BackedUp {
   const items: StoredItem[] = [];
@@ -53,7 +53,7 @@ export function backedUp(random: Random): BackedUp {
   const add = (type: string, id: string, more: object = {}): void => {
     items.push(stored(type, id, more));
   };
-  /** With its volume, and what the backup notes of it. */
+  /** Adds a claim with its volume and volume info. */
   const addClaim = (id: string, backupMethod: string, metadata: object = {}): void => {
     const [pvcNamespace = '', pvcName = ''] = id.split('/');
     const pvName = `pv-of-${pvcName}`;
@@ -158,7 +158,7 @@ const fileBackup = (namespace: string, pod: string, claim: string): KubeObject =
     status: { phase: 'Completed', snapshotID: `id-${pod}`, progress: { totalBytes: 10 } },
   }) as unknown as KubeObject;
 
-/** The files of the backup, by their keys. Needs scratch space. */
+/** The files of the backup by key. Needs scratch space. */
 export async function storedBackup({
   items,
   volumeInfos,

@@ -22,18 +22,18 @@ import { BACKUP, BACKUP_SPEC, type BackedUp, HOOKED } from './backup.ts';
 export const RESTORE = 'r1';
 const NODE = 'node';
 const MAPPED = { 'app-b': 'app-c' };
-/** An agent does not wait for a claim for ever. */
+/** The agent gives up on a claim after this many polls. */
 const CLAIM_POLLS_MAX = 400;
 
-/** A Restore, and the cluster that it finds. */
+/** A Restore, and the initial objects of its cluster. */
 export interface Target {
   readonly restore: KubeObject;
-  /** In the cluster. */
+  /** Target namespaces. */
   readonly spaces: readonly string[];
   readonly isUpdate: boolean;
 }
 
-/** `onFilled`: before the Restore is made. */
+/** `onFilled`: called before the Restore is created. */
 export function fill(world: World, random: Random, onFilled: () => void): Target {
   const { store } = world;
   const create = (resource: Resource<KubeObject>, namespace: string | undefined, o: object) =>
@@ -50,7 +50,7 @@ export function fill(world: World, random: Random, onFilled: () => void): Target
   const [, second = ''] = spaces;
   if (random.chance(0.5)) {
     create(NAMESPACES, undefined, { metadata: { name: second } });
-    // One that is other than in the backup, and one that is the same.
+    // The first object differs from the backup, and the second is the same.
     for (const [i, text] of ['of the cluster', 'of the backup'].entries()) {
       const metadata = { name: `map-app-b-${i}` };
       create(CONFIG_MAPS, second, { metadata, data: { text } });
@@ -93,19 +93,17 @@ export function addBackup(world: World, location?: string): void {
   } as never);
 }
 
-/** Who looks at what nodes and agents do. */
+/** Checks on the simulated nodes and agents. */
 export interface Serving {
   readonly world: World;
   readonly backedUp: BackedUp;
   readonly problem: (text: string) => void;
   readonly note: (what: string) => void;
-  /** The Restore was deleted, and is gone: what it owned goes, also what is made later. */
+  /** Whether the Restore was deleted. Its dependents are then collected, even later ones. */
   readonly isOrphaned: () => boolean;
 }
 
-/**
- * Whether an agent goes on with something: not where it is gone, or canceled, which it then says.
- */
+/** Whether an agent continues with an object. If it was canceled, sets the phase. */
 function goesOn(world: World, resource: Resource<KubeObject>, name: string): boolean {
   const now = world.find(resource, name, NAMESPACE);
   if (!now) return false;
@@ -117,7 +115,7 @@ function goesOn(world: World, resource: Resource<KubeObject>, name: string): boo
   return false;
 }
 
-/** Kubernetes' garbage collector, for what is made after its owner has gone. */
+/** Kubernetes' garbage collector, for objects created after their owner's deletion. */
 function collectOrphan(
   { world, isOrphaned }: Serving,
   resource: Resource<KubeObject>,
@@ -130,8 +128,8 @@ function collectOrphan(
 }
 
 /**
- * Node-agents, as far as a server sees them: each DataDownload waits for its claim, is moved for a
- * while, and its volume is handed over.
+ * Simulates node-agents: each DataDownload waits for its claim, is moved for a while, and hands its
+ * volume over.
  */
 export function serveDownloads(serving: Serving): void {
   const { world, backedUp, problem, note } = serving;
@@ -193,7 +191,7 @@ export function serveDownloads(serving: Serving): void {
   });
 }
 
-/** The volume that was filled becomes that of the claim; false where that is gone. */
+/** Gives the filled volume to the claim; false if the claim was deleted. */
 export function handOver(
   world: World,
   namespace: string,
@@ -218,7 +216,7 @@ export function handOver(
   return true;
 }
 
-/** The same for files of pods' volumes, and whoever makes repositories. */
+/** Simulates restores of pods' files, and repositories that become ready. */
 export function serveFiles(serving: Serving): void {
   const { world, problem, note } = serving;
   world.store.watch(BACKUP_REPOSITORIES, {}, world.store.version, (type, { metadata }) => {
@@ -259,8 +257,8 @@ export function serveFiles(serving: Serving): void {
 }
 
 /**
- * Scheduler and kubelets: a pod runs some time after its claims are bound and what its init
- * container waits for is there.
+ * Scheduler and kubelets: a pod runs some time after its claims are bound and its volumes have
+ * their marks.
  */
 export function servePods({ world, backedUp }: Serving, spaces: readonly string[]): void {
   world.store.watch(PODS, {}, world.store.version, (type, object) => {

@@ -24,14 +24,11 @@ export const ACCOUNTS: Resource<KubeObject> = {
   plural: 'serviceaccounts',
   namespaced: true,
 };
-/** What restores make that users work with. */
+/** Kinds of restored objects that users work with. */
 export const RESTORED: readonly Resource<KubeObject>[] = [
   ...([CONFIG_MAPS, SECRETS, ACCOUNTS, PVCS, PODS] as readonly Resource<KubeObject>[]),
 ];
-/**
- * Velero's names (pkg/persistence/object_store_layout.go), of which a restore that has run has
- * each.
- */
+/** Velero's files of a finished restore (pkg/persistence/object_store_layout.go). */
 const FILES = [
   `restore-${RESTORE}-logs.gz`,
   `restore-${RESTORE}-results.gz`,
@@ -52,7 +49,7 @@ export interface Status {
   readonly hookStatus?: { readonly hooksAttempted?: number; readonly hooksFailed?: number };
 }
 
-/** What a restore is in the end, without what differs from run to run. */
+/** The end of a restore, without values that differ from run to run. */
 export interface End {
   readonly status: Status;
   /** By `Kind namespace/name`. */
@@ -67,7 +64,7 @@ export interface End {
   readonly missing: readonly string[];
 }
 
-/** Without knowing of versions, as Velero reads it. Throws where it cannot be read. */
+/** Reads without versions, as Velero does. Throws for unreadable files. */
 export async function endOf(
   shared: SharedBucket,
   world: World,
@@ -134,7 +131,7 @@ function objectsOf(
   return new Map(found);
 }
 
-/** Of a claim the volume is what is in it, and what its PersistentVolume has of the old one. */
+/** For a claim, the content of its volume, and labels of its PersistentVolume. */
 function formOf(object: Loose, world: World): string {
   const { kind, metadata, spec, data, secrets } = object as Loose & Record<string, unknown>;
   const { labels, annotations, namespace = '', name } = metadata;

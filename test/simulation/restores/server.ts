@@ -32,7 +32,7 @@ const UPLOAD_ACTION = 'longshore.io/dataupload';
 const RESOURCE_TIMEOUT_MS = 600_000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 
-/** A server as far as restores go: its controllers, its runner, and our actions for volumes. */
+/** A server for restores: its controllers, its runner, and our actions for volumes. */
 export const restoreServer = (name: string, world: ProcessWorld): ServerProcess =>
   new ServerProcess(name, world, (process, clock) => restoreControllers(process, clock, world));
 
@@ -96,7 +96,7 @@ export function restoreControllers(
       runner: theRunner,
       validation: { itemOperationTimeout: '4h0m0s' },
       metrics: new RestoreMetrics(new Registry(), () => []),
-      // As `longshore server` has it: what it writes is compared with the API server's times.
+      // Like `longshore server`: its times are compared with those of the API server.
       clock: {
         nowNs: () => client.clock.nowNs(),
         monotonicNs: () => own.monotonicNs?.() ?? 0n,
@@ -118,7 +118,7 @@ export function restoreControllers(
   ];
 }
 
-/** Each session has actions of its own, as it would have processes of plugins. */
+/** Each session has its own actions, like the plugin processes of a real server. */
 function sessionsOf(client: KubeClient): RestoreSessions {
   return {
     open: (restore, logger) => {

@@ -39,8 +39,7 @@ import { idOf, Users } from './users.ts';
 
 const MINUTE_MS = 60_000;
 /**
- * Longer than any restore takes once nothing happens to it any more: operations and hooks may take
- * four hours each.
+ * No restore takes longer once the trouble is over: operations and hooks may take four hours each.
  */
 const OVER_MS = 16 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
@@ -48,23 +47,23 @@ const TURN_MS = 500;
 const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 const OPERATIONS = [DATA_DOWNLOADS, POD_VOLUME_RESTORES] as readonly Resource<KubeObject>[];
 
-/** What somebody does while the restore is made, beside all that happens to servers. */
+/** A user's action during the restore, besides the trouble of servers. */
 export type Event = 'deleted' | 'canceled' | 'backup gone' | 'location gone';
 export const EVENTS: readonly Event[] = ['deleted', 'canceled', 'backup gone', 'location gone'];
 
 export interface Settings {
-  /** Nothing happens but what is asked for here. */
+  /** Without trouble, except for the requested kills. */
   readonly isCalm?: boolean;
-  /** Kills at these turns of the leading server; counted from the last kill. */
+  /** Kills the leading server at these turns. Turns count from the last kill. */
   readonly killsAt?: readonly number[];
   readonly event?: Event | undefined;
-  /** Users work with what is restored. */
+  /** Users work with restored objects. */
   readonly hasUsers?: boolean;
   /** No key of the bucket may be put twice. */
   readonly isWriteOnce?: boolean;
 }
 
-/** What one seed is about, beside what it is anyway. */
+/** The settings of a seed. */
 export function settingsOf(seed: number): Settings {
   const random = new Random(seed + 9);
   const event = random.chance(0.6) ? EVENTS[random.below(EVENTS.length)] : undefined;
@@ -72,8 +71,7 @@ export function settingsOf(seed: number): Settings {
 }
 
 /**
- * One to three servers make one restore, whatever happens to them, to the bucket and to the API
- * server.
+ * Up to three servers make one restore, despite trouble with them, the bucket and the API server.
  */
 export const simulateRestore = bySeed<Settings, End>(
   { isCalm: true },
@@ -105,9 +103,9 @@ class RestoreCourse implements ProcessWorld {
   readonly #notes: CourseNotes;
   readonly #crew: Crew;
   readonly #serversMax: number;
-  /** What ran in pods, by `UID command`, and for the hooks of which pods there are UIDs. */
+  /** Counts of commands that ran in pods, by `UID command`. */
   readonly #ran = new Map<string, number>();
-  /** UIDs by pod, as they were made. */
+  /** UIDs by pod, in the order of creation. */
   readonly #podUids = new Map<string, string[]>();
   readonly #made = new Map<string, number>();
   readonly #killsAt: number[];
@@ -192,7 +190,7 @@ class RestoreCourse implements ProcessWorld {
     });
   }
 
-  /** What is in the cluster before the Restore is older. */
+  /** Objects of the cluster are older than the Restore. */
   get #apiOffsetMs(): number {
     if (!this.#isFilled) return -60 * MINUTE_MS;
     return this.#trouble?.apiOffsetMs ?? 0;
@@ -288,7 +286,7 @@ class RestoreCourse implements ProcessWorld {
     };
   }
 
-  /** No object is made again, unless somebody has deleted it. */
+  /** No object is created twice, unless a user has deleted it. */
   #watchMade(): void {
     for (const resource of RESTORED) {
       this.store.watch(resource, {}, this.store.version, (type, { metadata }) => {
@@ -338,7 +336,7 @@ class RestoreCourse implements ProcessWorld {
         return;
       case 'backup gone':
         this.store.delete(BACKUPS, NAMESPACE, BACKUP);
-        // The sync creates it again, or another Backup gets its name in another location.
+        // The sync creates it again, or another location gets a Backup of its name.
         if (comesBack.chance(0.8)) {
           const location = comesBack.chance(0.3) ? 'elsewhere' : undefined;
           if (location !== undefined) this.#notes.count('another Backup of the name');
@@ -373,7 +371,7 @@ class RestoreCourse implements ProcessWorld {
     this.#notes.count(`ends as ${phase}`);
     this.say(`the Restore is ${phase} ${failureReason}`);
     if (!phase.startsWith('Failed')) return;
-    // A restore goes on from the stored files after its Backup is deleted.
+    // A restore continues from the stored files after its Backup is deleted.
     const mayFail = this.#hasHappened && this.#event !== 'backup gone';
     if (mayFail && phase === 'Failed' && failureReason !== '') return;
     const { validationErrors = [] } = (status ?? {}) as { validationErrors?: string[] };
@@ -382,7 +380,7 @@ class RestoreCourse implements ProcessWorld {
     this.#notes.problem(`${phase}: ${failureReason}${validationErrors.join()}`);
   }
 
-  /** It is over when nothing is left that must not be, and stays so. */
+  /** The course is over when nothing forbidden is left for a while. */
   #look(): void {
     const isFinal = this.#finalAtMs !== undefined || !this.#restore;
     const isClean = isFinal && this.#trouble?.isOver === true && this.#staying().length === 0;
@@ -390,7 +388,7 @@ class RestoreCourse implements ProcessWorld {
     else this.#cleanAtMs ??= this.time.nowMs;
   }
 
-  /** What there still is of it that must not be after its end. */
+  /** Remaining objects that must not exist after the end of the restore. */
   #staying(): string[] {
     const name = (kind: string) => (object: KubeObject) => `${kind} ${object.metadata.name}`;
     const labelSelector = 'velero.io/restore-uid';
@@ -405,7 +403,7 @@ class RestoreCourse implements ProcessWorld {
         })
         .map(name(resource.kind)),
     );
-    // The journal of one that has failed goes with its files.
+    // The journal of a failed restore is deleted with its files.
     const hasFailed = this.#phase.startsWith('Failed') || this.#status.failureReason !== undefined;
     const folder = isGone ? `restores/${RESTORE}/` : restoreJournalFolder(RESTORE, this.#uid);
     return [
@@ -437,7 +435,7 @@ class RestoreCourse implements ProcessWorld {
     const { phase = '', failureReason } = status;
     if (phase !== 'FailedValidation' && status.completionTimestamp === undefined)
       this.#notes.problem('there is no time of its end');
-    // What fails has what could be stored; what lost its place says so.
+    // A restore that fails, or loses its location, may lack files.
     if (phase.startsWith('Failed') || failureReason !== undefined) return;
     for (const file of missing) this.#notes.problem(`${file} is missing`);
     const counts = {
@@ -457,7 +455,7 @@ class RestoreCourse implements ProcessWorld {
       if (stored !== told)
         this.#notes.problem(`${what}: ${stored} are stored, and ${told} are told`);
     }
-    // What a later try says again, or whoever follows it, is there once more.
+    // A later try may repeat lines of an earlier one.
     const said = errorLines(end).length;
     if (said < errors.length) {
       this.#notes.problem(`the log has ${said} errors, and the results have ${errors.length}`);
@@ -471,13 +469,13 @@ class RestoreCourse implements ProcessWorld {
     }
   }
 
-  /** Whether a line is about what happened to hooks, or about what a user has touched. */
+  /** Whether a line is about hooks, or about objects that a user has touched. */
   #isExcused(line: string): boolean {
     if (line.includes('hook')) return true;
-    // What an earlier try has updated, and could not note any more, is the same by now.
+    // An earlier try may have updated the object without a note. Now it is the same.
     if (this.#target.isUpdate && /\((created|updated|skipped)\)$/.test(line)) return true;
     const names = [...(this.#users?.touched.keys() ?? [])].map((id) => id.split('/').at(-1) ?? '');
-    // A pod that a user ends has volumes, and a claim that goes has pods.
+    // A user who ends a pod affects its volumes, and a deleted claim affects pods.
     return names.some((name) => {
       if (line.includes(name)) return true;
       const pod = /^pod-(.*)$/.exec(name)?.[1];
@@ -522,7 +520,7 @@ class RestoreCourse implements ProcessWorld {
       const [uid, ...more] = this.#podUids.get(name) ?? [];
       attempted += hooks.length;
       if (uid === undefined || more.length > 0) continue;
-      // Results name the namespace of a hook, and the log the pod.
+      // Results name the namespace of a hook, and the log names the pod.
       const told = errorLines(end).filter((line) => `${line} `.includes(`name=${name} `));
       for (const hook of hooks) {
         const times = this.#ran.get(`${uid} ${hook}`) ?? 0;

@@ -1,6 +1,6 @@
 import { settingsOf, simulateRestore } from './simulation.ts';
 
-/** One seed, line by line: `npx node test/simulation/restores/tell.ts 17`. */
+/** Shows each step of a seed: `npx node test/simulation/restores/tell.ts 17`. */
 const seed = Number(process.argv[2] ?? 1);
 const settings = settingsOf(seed);
 const { problems } = await simulateRestore(seed, settings, (line) => {

@@ -17,16 +17,13 @@ export interface UsersOptions {
   readonly note: (what: string) => void;
 }
 
-/**
- * Users who work with what a restore has made as soon as it is there: they change objects, delete
- * some, and end pods.
- */
+/** Users who work with restored objects at once: they change objects, delete some, and end pods. */
 export class Users {
   /** By `Kind namespace/name`. */
   readonly touched = new Map<string, 'changed' | 'deleted' | 'ended'>();
   readonly #options: UsersOptions;
 
-  /** `chance`: that an object is touched. */
+  /** `chance`: the probability that an object is touched. */
   constructor(options: UsersOptions, chance: number) {
     const { world, random, spaces } = options;
     this.#options = options;

@@ -2,14 +2,14 @@ import { CodedError } from '../../../src/base/index.ts';
 import { type Body, blobId, BlobNotFoundError, type Bucket } from '../../../src/blob/index.ts';
 import type { Random, VirtualTime } from '../virtual-time.ts';
 
-/** What all servers store in, and whether it is there at present. */
+/** The shared storage of all servers, and whether it can be reached. */
 export class SharedBucket {
   readonly objects = new Map<string, Buffer>();
   isAway = false;
-  /** After each change. */
+  /** Called after each change. */
   onChange: (key: string, by: Life) => void = () => undefined;
 
-  /** Of all puts that took effect, and of those to a key that had been put before. */
+  /** All keys that were put, and keys that were put twice. */
   readonly #put = new Set<string>();
   readonly putTwice = new Set<string>();
 
@@ -29,15 +29,15 @@ export class SharedBucket {
   }
 }
 
-/** What a process is to its bucket and to the API server. */
+/** A process, for its bucket and the API server. */
 export interface Life {
   readonly isDead: boolean;
-  /** It stands still for so long. */
+  /** How long the process is suspended. */
   readonly frozenMs: number;
   readonly latencyMs: number;
   /** Chance that a request is refused, or that its answer is lost. */
   readonly trouble: number;
-  /** Before something is asked of the outside, and after it took effect: there it may be killed. */
+  /** Called before a request and after its effect. The process may be killed there. */
   turn(what: string): void;
 }
 
@@ -46,8 +46,7 @@ type Options =
   | undefined;
 
 /**
- * The bucket as one process sees it. A put that is under way when the process dies, or gives it up,
- * may still arrive.
+ * The bucket's client in one process. A put may still arrive after the process dies or gives up.
  */
 export class ProcessBucket implements Bucket {
   readonly displayName = 'simulated';
@@ -124,7 +123,7 @@ export class ProcessBucket implements Bucket {
     if (signal?.aborted === true) return Promise.reject(signal.reason as Error);
     life.turn(what);
     const isPut = what.startsWith('put ');
-    // As it is on its way, whatever becomes of its sender.
+    // A sent put, which arrives even if its sender dies.
     const arrivesAnyway = isPut && this.#random.chance(0.5);
     const isRefused = this.#shared.isAway || this.#random.chance(life.trouble);
     const isLost = this.#random.chance(life.trouble);

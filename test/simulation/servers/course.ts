@@ -3,29 +3,28 @@ import { InstantIo } from './instant-io.ts';
 
 export type Tell = (line: string) => void;
 
-/** What one seed came to. */
+/** The result of one seed. */
 export interface Course<E> {
   readonly problems: string[];
-  /** What happened, and how often. */
+  /** Counts of events. */
   readonly counts: ReadonlyMap<string, number>;
   /** Turns of the leading server at which it could have been killed. */
   readonly turns: number;
-  /** Undefined where there is none to compare. */
+  /** Undefined if there is nothing to compare. */
   readonly end: E | undefined;
 }
 
 export interface CourseGiven<E> {
-  /** Installed already. */
+  /** Already installed. */
   readonly time: VirtualTime;
-  /** The end of the same seed without any trouble; undefined for that one itself. */
+  /** The end of the same seed without trouble; undefined in that run itself. */
   readonly expected: E | undefined;
   readonly tell: Tell | undefined;
 }
 
 /**
- * Simulates by seed: each once without any trouble, and then with what is asked for, which is held
- * against it. The same seed is the same course. `problems`: whatever must never be, and whatever is
- * not in the end as it is without trouble.
+ * Runs each seed twice: without trouble, and with the requested settings. The same seed gives the
+ * same course. `problems`: violations, and differences from the end without trouble.
  */
 export function bySeed<S, E>(
   calm: Partial<S>,
@@ -48,7 +47,7 @@ export function bySeed<S, E>(
   };
 }
 
-/** All that is asynchronous in it is that of the seed. */
+/** Runs with timers and promises of the seed only. */
 export async function inVirtualTime<R>(
   seed: number,
   run: (time: VirtualTime) => Promise<R>,
@@ -62,10 +61,7 @@ export async function inVirtualTime<R>(
 
 const PROBLEMS_MAX = 20;
 
-/**
- * What a course says of itself: line by line to whoever listens, what happened as counts, and what
- * must not be as problems.
- */
+/** Output of a course: lines for a listener, counts of events, and problems. */
 export class CourseNotes {
   readonly problems: string[] = [];
   readonly counts = new Map<string, number>();
@@ -77,7 +73,6 @@ export class CourseNotes {
     this.#tell = tell;
   }
 
-  /** Whether anybody listens. */
   get isTold(): boolean {
     return this.#tell !== undefined;
   }
@@ -86,7 +81,7 @@ export class CourseNotes {
     this.#tell?.(`${Math.round(this.#time.nowMs)}: ${line}`);
   }
 
-  /** Of the first twenty; more say nothing new. */
+  /** Keeps the first twenty; more would not help. */
   problem(text: string): void {
     this.say(`PROBLEM ${text}`);
     if (this.problems.length < PROBLEMS_MAX) {

@@ -9,13 +9,13 @@ export interface CrewOptions {
   readonly notes: CourseNotes;
   readonly start: (name: string) => ServerProcess;
   /**
-   * What only a server that leads may ask for, also while nobody else leads. Anything else is
-   * forbidden once another one leads: actions do not know who does, and end when they are told to.
+   * Requests that need leadership, even while no server leads. Other requests are forbidden only
+   * while another server leads: actions do not know the leader, and end when they are stopped.
    */
   readonly isLeadersOwn: (what: string) => boolean;
 }
 
-/** The servers of a course: each that dies is replaced by another one a while later. */
+/** The servers of a course. Each dead server is replaced later. */
 export class Crew {
   readonly #options: CrewOptions;
   readonly #servers: ServerProcess[] = [];
@@ -33,7 +33,7 @@ export class Crew {
     this.#servers.push(this.#options.start(`server-${this.#started++}`));
   }
 
-  /** Of one that dies. May be repeated. */
+  /** Replaces a dead server. Repeatable. */
   replace(server: ServerProcess): void {
     const { time, random } = this.#options;
     const at = this.#servers.indexOf(server);
@@ -44,7 +44,7 @@ export class Crew {
     });
   }
 
-  /** Of one whose process has ended by itself. */
+  /** Handles a server whose process has ended by itself. */
   ended(server: ServerProcess, error: unknown): void {
     const { notes } = this.#options;
     if (!isEndOfProcess(error)) notes.problem(`${server.name} ended: ${messageOf(error)}`);
@@ -53,7 +53,7 @@ export class Crew {
     this.replace(server);
   }
 
-  /** Before each write: only who leads may make it. */
+  /** Called before each write: only the leader may make it. */
   checkWrite(server: ServerProcess, what: string): void {
     if (server.isLeading) return;
     const { notes, isLeadersOwn } = this.#options;
@@ -63,7 +63,6 @@ export class Crew {
     notes.problem(`${server.name} wants to ${what}, and ${leader}`);
   }
 
-  /** At the end of the course. */
   killAll(): void {
     for (const server of this.#servers) server.kill();
   }

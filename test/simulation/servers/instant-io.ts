@@ -4,7 +4,7 @@ import { fillRandomly } from '../engine/process.ts';
 import { replace, type Undo } from '../engine/replace.ts';
 import type { Random } from '../virtual-time.ts';
 
-/** Below which files are in memory. */
+/** Files below this path are in memory. */
 export const SCRATCH = '/in-memory';
 
 interface ZlibHandle {
@@ -14,9 +14,8 @@ interface ZlibHandle {
 }
 
 /**
- * Scratch files in memory and compression at once, in place of the threads that Node has for both:
- * what they would take is no part of virtual time, and the order in which they end would be no part
- * of the seed. A process that is killed leaves no descriptors either.
+ * Keeps scratch files in memory and compresses synchronously. Node's threads would add real time
+ * and an order outside of the seed. A killed process also leaves no descriptors.
  */
 export class InstantIo implements Disposable {
   readonly #undo: Undo[] = [];

@@ -14,33 +14,30 @@ import type { Life, SharedBucket } from './bucket.ts';
 export const START_MS = Date.UTC(2026, 0, 1);
 const CUT: Pick<Weather, 'refused'> = { refused: 1 };
 
-/** What servers live in, and who looks at what they do. */
+/** The world of servers, with callbacks that check them. */
 export interface ProcessWorld {
-  /** Whether the location is one in which no key is put twice. */
+  /** Whether no key of the location may be put twice. */
   readonly isWriteOnce: boolean;
   readonly store: Store;
   readonly bucket: SharedBucket;
   readonly time: VirtualTime;
   readonly random: Random;
-  /** Of the API server. */
+  /** The clock of the API server. */
   readonly clock: Clock;
   readonly weather: Weather;
-  /** Whether a client knows of a command whose answer was lost that it may have run. */
+  /** Whether a client reports that a command with a lost answer may have run. */
   readonly tellsLostCommands?: boolean;
-  /** A command is to run in a pod; returns what happens when it does. */
+  /** Called before a command in a pod. Returns a function that runs with it. */
   onExec(pod: string, command: string): () => void;
-  /** Before each write. */
+  /** Called before each write. */
   onWrite(server: ServerProcess, what: string): void;
-  /**
-   * It asks for something, or something that it asked for has taken effect; true where it dies of
-   * it.
-   */
+  /** Called before each request and after its effect. Returns true if the server dies. */
   onTurn(server: ServerProcess, what: string): boolean;
   onEnd(server: ServerProcess, error: unknown): void;
   say(line: string): void;
 }
 
-/** The client of a server: also for what only servers ask. */
+/** The client of a server, with its own requests. */
 class ServerClient extends SimulatedClient {
   onAsk: (what: string) => void = () => undefined;
   onExec: (pod: string, command: string) => () => void = () => () => undefined;
@@ -104,7 +101,7 @@ class ServerClient extends SimulatedClient {
   }
 }
 
-/** With the definitions of custom resources, which each real server has. */
+/** Adds the definitions of custom resources, which each real server has. */
 function answerTo(path: string): unknown {
   const answer = served(path) as { groups?: object[] } | undefined;
   if (path === '/apis') {
@@ -123,7 +120,7 @@ function answerTo(path: string): unknown {
   };
 }
 
-/** One process of `longshore server`, with the controllers that it is given. */
+/** A process of `longshore server` with the given controllers. */
 export class ServerProcess implements Life {
   readonly name: string;
   readonly server: Server;
@@ -135,7 +132,7 @@ export class ServerProcess implements Life {
   #cutUntilMs = 0;
   #frozenUntilMs = 0;
 
-  /** `controllersOf`: of a process that works by its own clock. */
+  /** `controllersOf`: the controllers, for the clock of the process. */
   constructor(
     name: string,
     world: ProcessWorld,
@@ -155,7 +152,7 @@ export class ServerProcess implements Life {
     });
     this.#client = new ServerClient(store, time, world.clock, random, here);
     this.#client.onAsk = (what) => {
-      // What it was about to ask for in the instant of its death is never asked.
+      // The process may have died right before the request, which is then not sent.
       if (this.isDead) return;
       if (/^(create|update|patch|delete|exec)/.test(what) && !what.endsWith(': done')) {
         if (!/ (leases|events)$/.test(what)) world.onWrite(this, what);
@@ -214,7 +211,7 @@ export class ServerProcess implements Life {
     this.#frozenUntilMs = 0;
   }
 
-  /** Nothing of it is heard any more. */
+  /** Stops all output of the process. */
   kill(): void {
     this.isDead = true;
     this.#client.kill();
@@ -237,5 +234,5 @@ export class ServerProcess implements Life {
   }
 }
 
-/** Its process ends, and its kubelet starts another one. */
+/** The process ends, and its kubelet starts another one. */
 export const isEndOfProcess = (error: unknown): boolean => isCode(error, 'LEADERSHIP_STUCK');

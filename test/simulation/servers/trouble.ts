@@ -10,23 +10,21 @@ export interface TroubleOptions {
   readonly time: VirtualTime;
   readonly random: Random;
   readonly bucket: SharedBucket;
-  /** When it begins; at once without it. */
+  /** When the trouble begins. Default: at once. */
   readonly fromMs?: number;
-  /** Nothing happens at all. */
+  /** No trouble at all. */
   readonly isCalm: boolean;
-  /** The API server also refuses requests since it has too many. */
+  /** The API server also throttles requests. */
   readonly isThrottling?: boolean;
   readonly servers: () => readonly ServerProcess[];
-  /** Counts what happens. */
+  /** Counts an event. */
   readonly note: (what: string) => void;
 }
 
-/**
- * What happens to servers, to the API server and to the bucket, for some time and then never again.
- */
+/** Trouble for servers, the API server and the bucket, for a limited time. */
 export class Trouble {
   weather: Weather = CALM;
-  /** How far the API server's clock is off. */
+  /** The offset of the API server's clock. */
   apiOffsetMs = 0;
   readonly #options: TroubleOptions;
   readonly #untilMs: number;
@@ -67,8 +65,8 @@ export class Trouble {
   }
 
   /**
-   * Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a
-   * hundred before its first item.
+   * Turns until the next kill. With few turns, some beginnings are never passed. With many turns,
+   * some ends are reached. A try has a hundred turns before its first item.
    */
   #nextFuse(): number {
     const { random } = this.#options;
@@ -85,7 +83,7 @@ export class Trouble {
     }
   }
 
-  /** Whatever is wrong is right again. */
+  /** Ends all trouble. */
   end(): void {
     this.weather = CALM;
     this.#options.bucket.isAway = false;
