@@ -54,7 +54,7 @@ const RUNNING_MS = 2000;
 const DELETION_MS_MAX = 6 * 3_600_000;
 /** Velero: deleteBackupRequestMaxAge. */
 const AGE_MS_MAX = 24 * 3_600_000;
-/** Longest wait of a timer. Longer timers overflow, and the clock may be set meanwhile. */
+/** Longest wait of a timer, because clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
 
 const STILL_WRITTEN =

@@ -20,7 +20,8 @@ const SLOW_AT_ONCE = 8;
 
 /**
  * Checks locations without mutual delays. A check holds its slot for two seconds at most. A slow
- * location uses separate slots afterwards.
+ * location uses separate slots afterwards. So only checks that begin within `CHECK_MS` can hang at
+ * the same time.
  */
 export class LocationChecks {
   readonly #options: LocationStoreOptions;

@@ -148,7 +148,7 @@ const REVIEW_MS = 5000;
 const KEPT_MAX = 1000;
 const REVIEWS_MAX = 4;
 const WAITING_MAX = 64;
-/** Limit for reviews of new tokens, so invented tokens cost the API server little. */
+/** Limit for reviews of tokens that had no access before: invented tokens then cost little. */
 const STRANGERS_MAX = 64;
 const STRANGERS_NS = 4n * SECOND_NS;
 const COMPLAINT_NS = 60n * SECOND_NS;

@@ -63,7 +63,7 @@ const SYNC_MS_MAX = 30 * 60_000;
 /** etcd limits objects to 1.5 MiB, and stored JSON is indented. Our choice. */
 const METADATA_BYTES_MAX = 8 << 20;
 
-/** Creates Backups for stored backups, like Velero's controller of that name. */
+/** Creates Backups for stored backups, like Velero's controller: clusters can share a bucket. */
 export class SyncController extends LeadingController<SyncRun> {
   readonly name = 'backup-sync';
   readonly #options: SyncControllerOptions;

@@ -41,7 +41,7 @@ export interface FilesRequest {
   readonly signal: AbortSignal;
 }
 
-/** Our choices: four downloads take up to 260 MiB (measured), and a listing some 20 MiB. */
+/** Our choices: four downloads take 260 MiB (measured, pieces of 8 MiB), a listing some 20 MiB. */
 const DOWNLOADS_MAX = 4;
 /** Per location: a hanging bucket delays only its own visitors. */
 const LISTINGS_MAX = 2;
