@@ -8,23 +8,25 @@ import type { ClusterFlags } from './cluster.ts';
 import { PasswordPrompt, readPassword } from './password.ts';
 import { printLine } from './terminal.ts';
 
-/** Files of passwords; a key for each is derived without a cluster. */
+/** Password files. The key of each password is derived without a cluster. */
 export interface PasswordFileFlags {
   readonly passwordFile?: readonly string[] | undefined;
 }
 
-/** Passwords in files, without the well-known one, which signs nothing. Throws `NO_PASSWORD`. */
+/**
+ * Reads passwords from files. Drops the well-known one, which signs nothing. Throws `NO_PASSWORD`.
+ */
 export async function passwordsIn(files: readonly string[]): Promise<string[]> {
   using prompt = new PasswordPrompt();
   const passwords: string[] = [];
   for (const passwordFile of files) {
-    // As the Secret is read: spaces around the password are no part of it.
+    // The Secret is read in the same way: spaces around the password do not count.
     passwords.push((await readPassword({ passwordFile }, prompt)).reveal().trim());
   }
   return passwords.filter((each) => each !== WELL_KNOWN_PASSWORD);
 }
 
-/** Prints the keys of a cluster, or of passwords in files, each on a line. Throws `NO_PASSWORD`. */
+/** Prints the keys of a cluster, or of passwords in files, one per line. Throws `NO_PASSWORD`. */
 export async function printArchiveKeys(flags: ClusterFlags & PasswordFileFlags): Promise<void> {
   if (flags.passwordFile) {
     const derived = await Promise.all((await passwordsIn(flags.passwordFile)).map(signingKey));
@@ -52,7 +54,7 @@ export async function addArchiveKeys(flags: ClusterFlags): Promise<void> {
   });
 }
 
-/** Keys of archives, one on each line. Throws `BAD_ARCHIVE_KEY`. */
+/** Keys of archives, one per line. Throws `BAD_ARCHIVE_KEY`. */
 export function keysIn(text: string, source: string): string[] {
   const lines = text.split('\n').map((line) => line.trim());
   const keys = lines.filter((line) => line !== '');

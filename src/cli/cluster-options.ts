@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 
-/** How commands are told which cluster, and where in it Velero is. */
+/** Options that select the cluster and Velero's namespace. */
 export function withClusterOptions(command: Command): Command {
   return command
     .option('--kubeconfig <file>', 'kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod)')

@@ -3,7 +3,7 @@ import { environment } from '../config/index.ts';
 import { type ConnectOptions, connectToCluster, type KubeClient } from '../kube/index.ts';
 import { VERSION } from './version.ts';
 
-/** How commands find the cluster, and what of it they look at. */
+/** The options of {@link withClusterOptions}. */
 export interface ClusterFlags {
   kubeconfig?: string;
   context?: string;
@@ -11,8 +11,7 @@ export interface ClusterFlags {
 }
 
 /**
- * The cluster that the flags or the pod name, and the namespace that Velero is in. Throws
- * `NO_CLUSTER`.
+ * A client for the cluster of the flags or the pod, and Velero's namespace. Throws `NO_CLUSTER`.
  */
 export function clusterOf(
   flags: ClusterFlags,
@@ -25,6 +24,6 @@ export function clusterOf(
   return { client, namespace: namespace ?? environment.veleroNamespace };
 }
 
-/** Values of `spec.datamover` that are served. */
+/** The served values of `spec.datamover`. */
 export const dataMoversOf = ({ dataMovers }: { dataMovers: string }): Set<string> =>
   moversIn(dataMovers);

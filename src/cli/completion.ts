@@ -5,15 +5,15 @@ import { printText } from './output.ts';
 const SHELLS = ['bash', 'zsh', 'fish'] as const;
 type Shell = (typeof SHELLS)[number];
 
-/** A verb or group of verbs, as a shell completes it. */
+/** A verb or group of verbs, for shell completion. */
 interface Node {
-  /** Words behind the program's name, such as `snapshot create`. */
+  /** The words after the program's name, such as `snapshot create`. */
   readonly path: string;
   readonly verbs: readonly { name: string; text: string }[];
   readonly options: readonly Option[];
 }
 
-/** `completion SHELL`: a script made of all verbs and options that there are. */
+/** `completion SHELL`: prints a script with all verbs and options. */
 export function addCompletionVerb(program: Command): void {
   program
     .command('completion')
@@ -33,7 +33,7 @@ Examples:
   addNamesVerb(program);
 }
 
-/** Run by the scripts. */
+/** For the completion scripts. */
 function addNamesVerb(program: Command): void {
   program
     .command('complete-names', { hidden: true })
@@ -61,14 +61,17 @@ function nodesOf(command: Command, path = ''): Node[] {
 const flagsOf = ({ short, long }: Option): string[] =>
   [short, long].filter((flag) => flag !== undefined);
 
-/** What names complete a verb of these, or an option: those that the cluster has now. */
+/** Verbs and options that take names of existing objects in the cluster. */
 const NAMED = /^(backup|restore|schedule) (get|describe|logs|delete|cancel|pause|unpause)$/;
 const NAMING_OPTIONS: Readonly<Record<string, string>> = {
   '--from-backup': '@backup',
   '--from-schedule': '@schedule',
 };
 
-/** What comes behind an option: choices, or what kind of thing; undefined when nothing does. */
+/**
+ * The value of an option: its choices, or the kind of value. Undefined for an option without a
+ * value.
+ */
 function valuesOf(option: Option): string | undefined {
   const { argChoices, flags, long = '', required, optional } = option;
   const named = lookup(NAMING_OPTIONS, long);
@@ -80,8 +83,8 @@ function valuesOf(option: Option): string | undefined {
 }
 
 /**
- * Three functions that bash and zsh read alike: what may follow a verb, its options, and what
- * follows an option.
+ * Three shell functions for bash and zsh: words after a verb, its options, and words after an
+ * option.
  */
 function functions(nodes: readonly Node[]): string {
   const table = (name: string, rows: readonly [key: string, words: string][]): string =>

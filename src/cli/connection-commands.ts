@@ -17,7 +17,7 @@ import { UsageError } from './usage-error.ts';
 
 const DEFAULT_NAME = 'default';
 
-/** `connect`, `disconnect` and `connections`: repositories that need not be named each time. */
+/** `connect`, `disconnect` and `connections`: saved repositories, which need no `--repo`. */
 export function addConnectionCommands(group: Command): void {
   const example = `longshore repository connect --repo /backup/repo --password-file /etc/backup-password
   $ longshore repository connect --repo s3://backups/prod/ --name prod --password-command 'pass show backup'
@@ -78,17 +78,20 @@ async function connect(options: ConnectOptions): Promise<void> {
   }
 }
 
-/** What is kept; of a connection that was named, also what was not typed anew. */
+/**
+ * The connection to save. If the user named an existing connection, its password source is kept
+ * unless typed.
+ */
 function connectionFrom(
   { repo, passwordFile, passwordCommand, client, connectedAs }: ConnectOptions,
   { repositories }: Connections,
 ): Connection {
   const isTyped = (passwordFile ?? passwordCommand) !== undefined;
   const known = connectedAs === undefined ? undefined : lookup(repositories, connectedAs);
-  // A password of the environment opens it this time: where the next one comes from stays known.
+  // A password from the environment is for this run only, so the saved source stays.
   const password = isTyped ? { passwordFile, passwordCommand } : { ...known };
   return {
-    // Commands run in other directories.
+    // Later commands run in other directories.
     repo: absoluteLocation(repo),
     ...(password.passwordFile !== undefined && { passwordFile: resolve(password.passwordFile) }),
     ...(password.passwordCommand !== undefined && { passwordCommand: password.passwordCommand }),

@@ -2,13 +2,13 @@ import { lookup } from '../base/index.ts';
 import { type Connection, environment, loadConnections } from '../config/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/** What is typed of a repository. */
+/** Typed flags about the repository. */
 export interface RepositoryFlags {
   readonly repo?: string;
   readonly passwordFile?: string;
   readonly passwordCommand?: string;
   readonly client?: string;
-  /** Not typed: which connection it came from. */
+  /** The connection that the flags came from. Not typed. */
   readonly connectedAs?: string;
 }
 
@@ -26,7 +26,7 @@ export function connectionName(repo: string): string | undefined {
   );
 }
 
-/** Throws {@link UsageError} where no repository has that name. */
+/** Throws {@link UsageError} for an unknown name. */
 export async function connectionOf(name: string): Promise<Connection> {
   const { repositories } = await loadConnections(environment.connectionsFile);
   const connection = lookup(repositories, name);
@@ -37,9 +37,9 @@ export async function connectionOf(name: string): Promise<Connection> {
 }
 
 /**
- * What was typed, and what it leaves out: the location from LONGSHORE_REPO, else from the
- * connection that is current; where a connection is meant, also its password's source and its
- * client, unless flags or the environment say it. Throws {@link UsageError}, `BAD_CONNECTIONS`.
+ * Adds defaults to the typed flags. The location comes from LONGSHORE_REPO, else from the current
+ * connection. A connection also sets the password source and the client, unless flags or the
+ * environment set them. Throws {@link UsageError}, `BAD_CONNECTIONS`.
  */
 export async function resolveRepository(
   flags: RepositoryFlags,

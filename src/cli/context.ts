@@ -29,7 +29,7 @@ import type { TimeFlags } from './times.ts';
 import { UsageError } from './usage-error.ts';
 import { createThreadPool } from '../workers/index.ts';
 
-/** Options that every verb takes. */
+/** Options of every verb. */
 export interface CommonOptions extends StorageFlags, OutputFlags, TimeFlags {
   passwordFile?: string;
   passwordCommand?: string;
@@ -39,10 +39,12 @@ export interface CommonOptions extends StorageFlags, OutputFlags, TimeFlags {
   memoryLimit?: string;
 }
 
-/** Of a container's memory the rest is for page cache and for what nobody foresaw. */
+/** The rest of a container's memory is for page cache and unforeseen use. */
 const CGROUP_SHARE = 0.8;
 
-/** What the process may take: as told, else the default, less where the container has less. */
+/**
+ * The memory limit of the process: from the flag, else the default, or less in a smaller container.
+ */
 function memoryLimitOf({ memoryLimit }: CommonOptions): number {
   if (memoryLimit !== undefined) {
     const bytes = parseBytes(memoryLimit);
@@ -77,7 +79,7 @@ export interface OpenedContext extends AsyncDisposable {
 
 interface OpenContextOptions {
   dataPath?: boolean;
-  /** False: everything is read from the storage itself. */
+  /** False reads everything from the storage itself. */
   cache?: boolean;
   password?: Secret;
   logger?: Logger;
@@ -88,7 +90,10 @@ interface OpenContextOptions {
   unreadable?: 'partly' | 'tell' | 'ignore';
 }
 
-/** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
+/**
+ * Opens the repository of `--repo`. With `dataPath` the worker threads are started. The caller must
+ * dispose the result.
+ */
 export async function openContext(
   options: CommonOptions,
   { dataPath = false, cache = true, ...given }: OpenContextOptions = {},
@@ -133,7 +138,7 @@ export async function openContext(
   }
 }
 
-/** Unreadable blobs that are named. Our choice. */
+/** Maximum number of unreadable blobs to name. Our choice. */
 const UNREADABLE_NAMED_MAX = 10;
 
 function tellUnreadable(
@@ -150,9 +155,9 @@ function tellUnreadable(
 }
 
 /**
- * What {@link openContext} does that writes nothing and stays in memory: the storage's library is
- * loaded, and the key derived. Throws as that does, where it comes so far. Nothing for Azure, whose
- * account keys may have to be listed by a service that counts how often that is done.
+ * The read-only steps of {@link openContext} whose results stay in memory: loads the storage's
+ * library and derives the key. Throws the errors of these steps. Does nothing for Azure, because
+ * listing account keys uses a rate-limited service.
  */
 export async function prepareContext(
   options: CommonOptions,
@@ -173,8 +178,8 @@ async function askPassword(options: CommonOptions): Promise<Secret> {
 }
 
 /**
- * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs
- * is cut short. `stopping`: what is said on a terminal at the first one.
+ * Aborts on Ctrl-C and SIGTERM. A second Ctrl-C ends the process at once. With `life`, an end that
+ * hangs is cut short. `stopping`: the text on a terminal after the first Ctrl-C.
  */
 export function interruptSignal(
   life?: Life,

@@ -26,10 +26,7 @@ interface BackupStatus extends RunStatus {
   readonly backupItemOperationsCompleted?: number;
 }
 
-/**
- * `npm run demo -- backup`: a whole backup, from the Backup that `velero backup create` makes to
- * `Completed`.
- */
+/** `npm run demo -- backup`: a whole backup, from the creation of the Backup to `Completed`. */
 export async function demoBackup(
   environment: DevEnvironment,
   directory: string,
@@ -44,7 +41,7 @@ export async function demoBackup(
   });
 }
 
-/** In the namespace `app`, with a ConfigMap, and a pod whose volume has files. */
+/** Creates the namespace `app` with a ConfigMap, and a pod whose volume has files. */
 export async function makeApplication(environment: DevEnvironment): Promise<void> {
   const { client } = environment;
   printLine('3. an application: a ConfigMap, and a pod that has a volume mounted');
@@ -77,7 +74,8 @@ export async function makeApplication(environment: DevEnvironment): Promise<void
 }
 
 /**
- * The Backup `nightly` of the namespace `app`, until it is over. Throws unless it is `Completed`.
+ * Creates the Backup `nightly` of the namespace `app` and waits for it. Throws unless it is
+ * `Completed`.
  */
 export async function backUp({ client }: DevEnvironment): Promise<void> {
   printLine('4. a Backup, as `velero backup create nightly --snapshot-move-data` makes it');

@@ -24,7 +24,7 @@ export interface RunStatus {
 type Count = readonly [done?: number | undefined, total?: number | undefined];
 
 /**
- * One line for each change of a Backup or Restore, until it is over. Throws unless it is
+ * Prints a line for each change of a Backup or Restore until it ends. Throws unless it is
  * `Completed`.
  */
 export async function followRun<S extends RunStatus>(

@@ -16,7 +16,7 @@ interface RestoreStatus extends RunStatus {
   readonly restoreItemOperationsCompleted?: number;
 }
 
-/** `npm run demo -- restore`: a namespace is backed up, lost with its volume, and brought back. */
+/** `npm run demo -- restore`: backs up a namespace, deletes it with its volume, and restores it. */
 export async function demoRestore(
   environment: DevEnvironment,
   directory: string,
@@ -59,7 +59,7 @@ export async function demoRestore(
   });
 }
 
-/** Of all names, bytes, owners, modes and times of modification. */
+/** A digest of all names, bytes, owners, modes and modification times. */
 function digestOf(directory: string): string {
   const script = 'tar --sort=name --numeric-owner -cf - -C "$0" . | sha256sum';
   return execFileSync('sh', ['-c', script, directory], { encoding: 'utf8' });

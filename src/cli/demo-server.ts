@@ -13,10 +13,7 @@ import { openRestores, restoreSettingsOf } from './server-restores.ts';
 
 const FEATURES = { features: 'EnableCSI' };
 
-/**
- * The server in this process, with those controllers that make backups and restores, while `work`
- * runs.
- */
+/** Runs the server in this process, with the controllers of backups and restores, during `work`. */
 export async function withDemoServer(
   { client }: DevEnvironment,
   directory: string,

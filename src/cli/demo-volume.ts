@@ -10,8 +10,8 @@ export interface SampleSize {
 const APPEND_BYTES = 8 << 20;
 
 /**
- * Files as an application may have them: many small ones, a large one, a link. Throws system
- * errors.
+ * Writes sample files like those of an application: many small ones, a large one, a link. Throws
+ * system errors.
  */
 export async function makeSample(
   path: string,
@@ -25,7 +25,7 @@ export async function makeSample(
   const table = await fs.open(join(path, 'database', 'table.bin'), 'w');
   try {
     for (let done = 0; done < largeFileBytes; done += APPEND_BYTES) {
-      // Unlike `write`, which may take a part: a disk that fills up is an error.
+      // Unlike `write`, never writes only a part: a full disk is an error.
       await table.appendFile(randomBytes(Math.min(APPEND_BYTES, largeFileBytes - done)));
     }
   } finally {

@@ -32,10 +32,10 @@ import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.t
 import { printLine } from './terminal.ts';
 
 /**
- * `npm run demo [-- fs-backup|backup|restore]`: a volume of a cluster into a repository and back,
- * with npm alone and in well under a minute. With `fs-backup` it is backed up where its pod has it
- * mounted, and without a snapshot; `backup` shows a whole backup by our server, and `restore` how a
- * namespace that was deleted comes back.
+ * `npm run demo [-- fs-backup|backup|restore]`: moves a volume of a cluster to a repository and
+ * back. Needs npm only, and less than a minute. `fs-backup` reads the volume in its pod, without a
+ * snapshot. `backup` shows a whole backup by our server, and `restore` restores a deleted
+ * namespace.
  */
 const LARGE_FILE_BYTES = 256 << 20;
 const SMALL_FILES = 1000;
@@ -47,7 +47,8 @@ async function createClaim(
   namespace: string,
   isTarget: boolean,
 ): Promise<void> {
-  // As Velero's plugin leaves a PVC that is to be restored: no provisioner makes a volume for it.
+  // Velero's plugin leaves a PVC for a restore in this form: no provisioner creates a volume for
+  // it.
   const label = { 'velero.io/dynamic-pv-restore': `${namespace}.data.x` };
   await client.create(PVCS, {
     metadata: { name: 'data', namespace },
@@ -71,8 +72,8 @@ const row = (cells: readonly string[]): string =>
     .trimEnd();
 
 /**
- * One line for each change that `kubectl get -w` would show; resolves with the CR when its phase is
- * final.
+ * Prints a line for each change that `kubectl get -w` would show. Resolves with the CR at its final
+ * phase.
  */
 async function follow<T extends Moved>(
   client: KubeClient,
@@ -169,10 +170,12 @@ async function compare(
   printLine(`   ${bytes} in ${SMALL_FILES + 1} files: every byte is the same`);
 }
 
-/** What Velero's server would be called, and gives to the pod that waits for its data. */
+/**
+ * The Restore that Velero's server would create, with the UID that it passes to the waiting pod.
+ */
 const RESTORE = { name: 'restore-1', uid: '5f0c2b52-9c0f-4e3e-8a65-0e5d6f1c2a10' };
 
-/** A pod of an application with the volume `data`. `waits`: as Velero restores it. */
+/** A pod of an application with the volume `data`. `waits`: in the form of Velero's restores. */
 function createPod(
   client: KubeClient,
   namespace: string,

@@ -29,9 +29,9 @@ import { prepareRepository } from '../server/index.ts';
 import { VERSION } from './version.ts';
 
 export const DEV_NAMESPACE = 'velero';
-/** Velero's own, which it gives to every repository. */
+/** Velero's own password for every repository. */
 export const DEV_PASSWORD = 'static-passw0rd';
-/** What `dev up` keeps of its objects. */
+/** The file in which `dev up` keeps its objects. */
 const STATE_FILE = 'state.jsonl';
 const PREPARE_MS = 300_000;
 const BOUND_MS = 30_000;
@@ -39,23 +39,23 @@ const BOUND_MS = 30_000;
 export interface DevEnvironmentOptions {
   readonly directory: string;
   readonly nodes: readonly string[];
-  /** What stands for `/velero` in hosting pods. */
+  /** Replaces `/velero` in hosting pods. */
   readonly command: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
   readonly logger: Logger;
-  /** A real API server with its own controllers; without it one in this process. */
+  /** A real API server with its own controllers. Without it, one runs in this process. */
   readonly kubeconfig?: string | undefined;
   readonly port?: number | undefined;
   readonly snapshotMs?: number | undefined;
-  /** False where somebody else makes repositories ready, as Velero's server does. */
+  /** False if another program prepares repositories, such as Velero's server. */
   readonly keepsRepositories?: boolean;
-  /** Objects are kept in the directory, and there again when it is used once more. */
+  /** Keeps objects in the directory for the next run. */
   readonly isKept?: boolean;
 }
 
 /**
- * A cluster to try things on: API server, simulated CSI driver, nodes whose pods are processes,
- * agents on demand.
+ * A cluster for tests and demos. Has an API server, a simulated CSI driver, nodes whose pods are
+ * processes, and agents on demand.
  */
 export class DevEnvironment implements AsyncDisposable {
   readonly client: KubeClient;
@@ -102,7 +102,7 @@ export class DevEnvironment implements AsyncDisposable {
       throw new CodedError('UNUSABLE_DIRECTORY', text, { cause });
     });
     await assertPrivate(options.directory);
-    // Of two on one directory each would undo what the other does.
+    // Two clusters on one directory would undo each other's changes.
     const turn = options.isKept ? await takeDirectory(options.directory) : undefined;
     try {
       const server =
@@ -128,7 +128,7 @@ export class DevEnvironment implements AsyncDisposable {
     }
   }
 
-  /** `clock`: the node's own, which may be wrong. */
+  /** `clock`: the clock of the node, which may be wrong. */
   startAgent(node: string, overrides: Partial<AgentOptions> = {}, clock?: Clock): RunningAgent {
     const userAgent = `longshore-node-agent/${VERSION} (${node})`;
     const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent, clock });
@@ -171,7 +171,7 @@ export class DevEnvironment implements AsyncDisposable {
     return started;
   }
 
-  /** Where the bytes of a PVC lie, once it is bound. */
+  /** The path of a PVC's bytes. Waits until it is bound. */
   async volumeOf(namespace: string, name: string): Promise<string> {
     const volume = await waitFor(
       this.client,
@@ -195,8 +195,8 @@ export class DevEnvironment implements AsyncDisposable {
 }
 
 /**
- * The kubeconfig, the home and the compiled code of movers lie there: whoever else may write it
- * decides what this user runs. Throws `UNUSABLE_DIRECTORY`.
+ * Contains the kubeconfig, the home and the compiled code of movers. Any user who can write here
+ * could run code as this user. Throws `UNUSABLE_DIRECTORY`.
  */
 async function assertPrivate(directory: string): Promise<void> {
   const { uid, mode } = await fs.stat(directory);
@@ -211,10 +211,7 @@ async function assertPrivate(directory: string): Promise<void> {
   throw new CodedError('UNUSABLE_DIRECTORY', text);
 }
 
-/**
- * Throws `DIRECTORY_IN_USE`. The system gives the name back when this process ends, however it
- * ends.
- */
+/** Throws `DIRECTORY_IN_USE`. The lock ends with this process, even after a kill. */
 async function takeDirectory(directory: string): Promise<AsyncDisposable> {
   const { dev, ino } = await fs.stat(directory);
   const server = createServer();
@@ -224,7 +221,7 @@ async function takeDirectory(directory: string): Promise<AsyncDisposable> {
       const text = `another dev up is using the directory ${directory}; stop that one first, or choose another --directory`;
       reject(new CodedError('DIRECTORY_IN_USE', text, { cause }));
     });
-    // A name of the system's own, and no file that a kill would leave behind.
+    // An abstract socket name, which leaves no file behind.
     server.listen(`\0longshore-dev-${dev}-${ino}`, resolve);
   });
   server.unref();
@@ -237,7 +234,8 @@ async function takeDirectory(directory: string): Promise<AsyncDisposable> {
 }
 
 /**
- * A new file that only this user can read: one that is there may be readable by others, or a link.
+ * Writes a new file that only this user can read. An existing file may be readable by others, or a
+ * link.
  */
 async function writePrivate(path: string, text: string): Promise<void> {
   const partial = `${path}.${randomUUID()}`;
@@ -248,11 +246,11 @@ async function writePrivate(path: string, text: string): Promise<void> {
 export interface RunningAgent {
   readonly agent: Agent;
   readonly node: string;
-  /** As SIGTERM would: what it looks after stays as it is. */
+  /** Like SIGTERM: its running work stays unchanged. */
   stop(): Promise<void>;
 }
 
-/** Creates the repository of a BackupRepository as Velero would, unless it is there. */
+/** Creates the repository of a BackupRepository like Velero, unless it exists. */
 async function prepare(client: KubeClient, { spec, metadata }: BackupRepository): Promise<void> {
   const { namespace } = metadata;
   const object = await client.get(BACKUP_STORAGE_LOCATIONS, {

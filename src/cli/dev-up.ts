@@ -24,12 +24,12 @@ const ANY_PORT = '127.0.0.1:0';
 const OPERATIONS_EVERY = '1s';
 const STOP = 'Press Ctrl-C to stop.';
 
-/** Of the package: its sources are two folders below, its bundle one. */
+/** The root of the package. The sources are two folders below it, the bundle one. */
 const ROOT = findRoot(new URL('.', import.meta.url).pathname);
 const NODES_MAX = 16;
 const PORT_MAX = 65_535;
 
-/** `longshore dev up`: runs until Ctrl-C, in this process, the server as well. */
+/** `longshore dev up`: runs a cluster and the server in this process until Ctrl-C. */
 export async function runCluster(flags: UpFlags): Promise<void> {
   const count = Number(flags.nodes);
   if (!Number.isInteger(count) || count < 1 || count > NODES_MAX) {
@@ -49,7 +49,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
       directory,
       nodes,
       port,
-      // The launcher that started this process starts the movers too.
+      // The movers use the same launcher as this process.
       command: [join(ROOT, 'bin/longshore')],
       environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
       logger: createServerLogger(flags.logLevel, 'text'),
@@ -74,7 +74,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
     await runServer(
       serverFlags([
         ...['--kubeconfig', environment.kubeconfig, '--namespace', DEV_NAMESPACE],
-        // The cluster prepares repositories itself, and no Jobs run in it.
+        // The cluster prepares repositories itself, and cannot run Jobs.
         ...['--disable-controllers', 'backup-repo', '--features', 'EnableCSI'],
         ...['--plugin-dir', join(directory, 'plugins'), '--log-level', logsOfRuns(flags)],
         ...['--item-operation-sync-frequency', OPERATIONS_EVERY],
@@ -107,8 +107,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
 }
 
 /**
- * The agents run in this process; their pods tell others, such as `node-agent status`, that they
- * do.
+ * The agents run in this process. Their pods make them visible, for example to `node-agent status`.
  */
 async function showAgent(client: KubeClient, node: string): Promise<void> {
   const metadata = { name: `node-agent-${node}`, namespace: DEV_NAMESPACE };
@@ -129,7 +128,7 @@ async function showAgent(client: KubeClient, node: string): Promise<void> {
   await client.patch(PODS, metadata, { status }, { subresource: 'status' });
 }
 
-/** Backups and restores are to have logs, however little is shown here. */
+/** Backups and restores always get logs, even if the cluster prints little. */
 const logsOfRuns = ({ logLevel }: UpFlags): string => (logLevel === 'debug' ? logLevel : 'info');
 
 const EXAMPLES = join(ROOT, 'docs/examples');
@@ -147,9 +146,7 @@ function printCommands(what: string, commands: readonly string[]): void {
   for (const command of commands) printLine(`  ${command}`);
 }
 
-/**
- * The examples are in docs/, which an image does not have; a test runs them as they are printed.
- */
+/** An image lacks docs/ and its examples. A test runs these commands as they are printed. */
 const volumeCommands = (): string[] =>
   existsSync(EXAMPLES) ? [`kubectl apply -f ${EXAMPLES}/volume.yaml`] : [];
 
@@ -159,7 +156,7 @@ const SERVER_COMMANDS = [
   'longshore restore create again --from-backup first --namespace-mappings app:app-copy --wait',
 ];
 
-/** How the volume is moved without a server, by the objects that one makes. */
+/** Prints how to move the volume without a server, by creating the objects by hand. */
 function tellByHand(directory: string): void {
   const get = `kubectl -n ${DEV_NAMESPACE}`;
   if (existsSync(EXAMPLES)) {
@@ -176,7 +173,7 @@ function tellByHand(directory: string): void {
   ]);
 }
 
-/** Also when it was aborted before: a signal that came during the start is not told again. */
+/** Also resolves for a signal that aborted during the start, which fires no event later. */
 function aborted(signal: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve();
   return new Promise((end) => {

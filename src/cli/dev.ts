@@ -21,7 +21,8 @@ export function addDevCommands(program: Command): void {
       '--no-server',
       "only the node-agents: nobody makes backups and restores, for a server of Velero's or your own objects",
     )
-    // What it prints would be lost among the lines of all that runs in it.
+    // The default hides the log of the cluster's parts, because the printed help would be lost in
+    // it.
     .option(LOG_LEVEL_OPTION[0], LOG_LEVEL_OPTION[1], 'warning')
     .addHelpText('after', '\nExample:\n  $ longshore dev up --directory /tmp/dev')
     .action(async (flags: UpFlags) => {

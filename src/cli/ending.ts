@@ -1,11 +1,11 @@
-/** How it can be seen that something goes on: an open repository tells both. */
+/** Signs of progress. An open repository provides both. */
 export interface Life {
-  /** Grows while there is life. */
+  /** Grows while work continues. */
   readonly moved: number;
   readonly isWaitingForStorage: boolean;
 }
 
-/** The same, with something else that grows. */
+/** Adds another counter to the signs of progress. */
 export const lifeWith = (life: Life, more: () => number): Life => ({
   get moved() {
     return life.moved + more();
@@ -15,19 +15,16 @@ export const lifeWith = (life: Life, more: () => number): Life => ({
   },
 });
 
-/** After an interrupt, without any sign of life for this long, the process ends as it is. */
+/** After an interrupt, the process ends after this time without progress. */
 const STOPPING_MS_MAX = 30_000;
 /**
- * A put shows none until it is done: at 70 kB/s a pack takes this long. Our choice; who does not
- * want to wait ends it.
+ * A put shows no progress until it is done: at 70 kB/s a pack takes this long. Our choice. A second
+ * Ctrl-C ends it sooner.
  */
 const STORAGE_MS_MAX = 5 * 60_000;
 const LOOK_EVERY_MS = 500;
 
-/**
- * Watches an end that was asked for, and says once when it hangs. Call what is returned when it
- * came.
- */
+/** Watches a requested end, and reports once if it hangs. Call the returned function at the end. */
 export function watchEnd(life: Life, onHang: (text: string) => void): () => void {
   let last = life.moved;
   let idleMs = 0;

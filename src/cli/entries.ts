@@ -9,14 +9,14 @@ import { isWide, type OutputFlags } from './output-form.ts';
 import { JsonList, printable, terminalWidth } from './terminal.ts';
 import { type TimeFlags, timeText } from './times.ts';
 
-/** How entries of snapshots are shown. */
+/** How to print entries of snapshots. */
 export interface EntryFlags extends TimeFlags, OutputFlags {
   recursive?: boolean;
   json?: boolean;
 }
 
 /**
- * Prints what is in a directory, with everything below it where that is asked for; else the entry
+ * Prints the entries of a directory, with their subdirectories if requested. Prints any other entry
  * itself.
  */
 export async function listEntries(
@@ -46,8 +46,8 @@ export async function listEntries(
 }
 
 /**
- * Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with what to do otherwise, and
- * `SNAPSHOT_INCOMPLETE`.
+ * Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with the alternative in
+ * `otherwise`, and `SNAPSHOT_INCOMPLETE`.
  */
 export async function writeFileOf(
   { contents }: Repository,
@@ -78,7 +78,7 @@ export function entryDocument(entry: FileEntry, path = entry.name): object {
   };
 }
 
-/** Narrower terminals see no times, and no IDs of objects. */
+/** Narrower terminals show no times, or no object IDs. */
 const LS_TIME_WIDTH = 70;
 const LS_OBJECT_WIDTH = 120;
 const TIME_LENGTH = 26;

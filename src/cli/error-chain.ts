@@ -1,16 +1,12 @@
 import { redact, redactAndCut } from '../base/index.ts';
 
-/**
- * Our choice: an error is wrapped by few layers, and each tells where it comes from in its first
- * frames.
- */
+/** Our choice: an error has few wrappers, and the first frames of each show its source. */
 const CAUSES_MAX = 8;
 const FRAMES_MAX = 20;
 
 /**
- * An error with its causes and where they were thrown, in lines for `--verbose`. Causes are of
- * libraries, which repeat URLs with their signatures and whole pages: of these a sentence each is
- * told.
+ * An error with its causes and their stack frames, as lines for `--verbose`. Messages of causes are
+ * cut to a sentence, because libraries repeat signed URLs and whole pages.
  */
 export function describeChain(error: Error): string[] {
   const lines = [`${error.name}: ${redact(error.message)}`, ...framesOf(error)];
@@ -21,7 +17,7 @@ export function describeChain(error: Error): string[] {
   return lines;
 }
 
-/** The stack begins with the message, which may be a page. */
+/** The stack begins with the message, which may be a whole page. */
 function framesOf({ stack = '', message }: Error): string[] {
   const at = stack.indexOf(message);
   const frames = (at < 0 ? stack : stack.slice(at + message.length)).split('\n');

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { UsageError } from './usage-error.ts';
 
-/** `help`, `help VERB` and `help VERB VERB`: what `--help` prints. */
+/** `help`, `help VERB` and `help VERB VERB`: the same as `--help`. */
 export function addHelpVerb(program: Command): void {
   program.helpCommand(false);
   program

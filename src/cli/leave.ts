@@ -3,12 +3,12 @@ import { inspect } from 'node:util';
 import { endProcess, isPosixLoaded, redact } from '../base/index.ts';
 
 /**
- * koffi 3 flushes stdout and stderr to their disk when a process ends, and when stderr cannot be
- * flushed, waits for ever for its own turn to say so. A process that has loaded it leaves without
- * that: what it wrote is with the kernel.
+ * koffi 3 flushes stdout and stderr to disk when a process ends. If stderr cannot be flushed, koffi
+ * waits forever to report that. A process that loaded koffi therefore ends without this step. The
+ * kernel already has its output.
  */
 export function leaveDespiteOutput(): void {
-  // Node says what nobody has caught after the event below, and so never would.
+  // Node prints uncaught errors after this event, and so would never print them here.
   process.on('uncaughtExceptionMonitor', (error) => {
     if (!isLeftHere() || process.listenerCount('uncaughtException') > 0) return;
     process.stderr.write(`${redact(inspect(error))}\n`);
@@ -21,7 +21,7 @@ export function leaveDespiteOutput(): void {
 }
 
 function isLeftHere(): boolean {
-  // Profiles are written after this.
+  // Node writes profiles after this event.
   const isProfiled = process.execArgv.some((flag) => /^--(cpu|heap)-prof/.test(flag));
   return isPosixLoaded() && !isProfiled;
 }

@@ -1,7 +1,7 @@
 import { writeOutput } from './output.ts';
 import { printable } from './terminal.ts';
 
-/** Where lines for people go. */
+/** The output for people. */
 export interface Terminal {
   readonly rows?: number | undefined;
   readonly columns?: number | undefined;
@@ -9,7 +9,7 @@ export interface Terminal {
   readonly write: (text: string) => Promise<void>;
 }
 
-/** What stdout is written to. */
+/** A terminal that writes to stdout. */
 export const stdoutTerminal: Terminal = {
   get rows() {
     return process.stdout.rows || undefined;
@@ -23,8 +23,8 @@ export const stdoutTerminal: Terminal = {
 const COLUMNS_MIN = 20;
 
 /**
- * Lines on a terminal that are drawn anew in their own place, when they have changed. None is
- * longer than the terminal is wide.
+ * Lines on a terminal that are redrawn in place when they change. Lines are cut to the width of the
+ * terminal.
  */
 export class LiveBlock {
   readonly #terminal: Terminal;

@@ -1,6 +1,6 @@
 import { Option } from 'commander';
 
-/** How servers are told what to log. */
+/** Options of servers for logs. */
 export const LOG_LEVEL_OPTION: [string, string, string] = [
   '--log-level <level>',
   'least severe messages to log: debug, info, warning or error',

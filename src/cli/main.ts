@@ -4,14 +4,14 @@ import { leaveDespiteOutput } from './leave.ts';
 import { finishOutput, guardOutput } from './output.ts';
 import { startDerivingKey } from './head-start.ts';
 
-/** For sockets that close and threads that end. */
+/** Time for sockets to close and threads to end. */
 const END_GRACE_MS = 5000;
 
 guardOutput();
 leaveDespiteOutput();
 const args = process.argv.slice(2);
 startDerivingKey(args);
-// Not among the imports above: all of the program.
+// Imported late, because this loads the whole program.
 const { runCommandLine } = await import('./run.ts');
 let code = await runCommandLine(args);
 const problem = await finishOutput();
@@ -20,6 +20,5 @@ if (problem !== undefined) {
   if (code === ExitCode.done) code = ExitCode.failed;
 }
 process.exitCode = code;
-// What still lives after this may be a thread that the kernel does not let go: Node would wait for
-// it forever.
+// Anything still alive may be a thread blocked in the kernel. Node would wait for it forever.
 setTimeout(() => endProcess(Number(process.exitCode)), END_GRACE_MS).unref();

@@ -12,7 +12,7 @@ import { maintenanceLines } from './maintenance-words.ts';
 import { printLine } from './terminal.ts';
 
 export interface AfterBackup {
-  /** Runs what is due, instead of only saying that a run is overdue. */
+  /** Runs overdue maintenance, instead of only reporting it. */
   readonly isAuto: boolean;
   readonly isSilent: boolean;
   readonly signal: AbortSignal;
@@ -20,8 +20,8 @@ export interface AfterBackup {
 }
 
 /**
- * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and
- * where maintenance was asked for the exit code says that not all was done.
+ * Maintenance after a backup. The snapshot is already stored, so errors are only printed. If
+ * maintenance was requested, the exit code is `partly`.
  */
 export async function lookAfterRepository(
   repository: Repository,
@@ -46,7 +46,7 @@ export async function lookAfterRepository(
     for (const line of maintenanceLines(report)) printLine(`  maintenance: ${line}`);
   } catch (error) {
     if (!isAuto) {
-      // Nobody asked for maintenance: the backup is whole.
+      // Maintenance was not requested, and the backup is complete.
       const text =
         'cannot tell whether maintenance is overdue; run longshore repository verify to find out more';
       logger.warn({ error: messageOf(error) }, text);
@@ -59,7 +59,7 @@ export async function lookAfterRepository(
   }
 }
 
-/** A run is overdue when it could have been made twice since the last one. */
+/** A run is overdue if two intervals have passed since the last one. */
 async function describeOverdue(
   repository: Repository,
 ): Promise<{ text: string; isOfOther: boolean } | undefined> {

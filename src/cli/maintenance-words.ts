@@ -16,8 +16,8 @@ const NAMES: Readonly<Record<string, string>> = {
 };
 
 /**
- * What a run of maintenance did, in words for people: one line for each task that did something, or
- * was left out.
+ * The result of a maintenance run for people: a line for each task that did something or was
+ * skipped.
  */
 export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): string[] {
   if (mode === 'none') return ['nothing is due yet'];
@@ -70,7 +70,7 @@ const packsDeleted: Words = (stats, dryRun) => {
   return lines;
 };
 
-/** A line of count and size, where the count is not 0. */
+/** A line with count and size, if the count is not 0. */
 const counted =
   (
     past: string,

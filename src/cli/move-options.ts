@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 
-/** Flags of every command that moves one volume, as Velero's agent gives them. */
+/** Flags of all commands that move one volume, as Velero's agent sets them. */
 export function addMoveOptions(command: Command, { hasCache }: { hasCache: boolean }): Command {
   command.requiredOption(
     '--resource-timeout <duration>',

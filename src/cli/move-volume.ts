@@ -24,15 +24,15 @@ const durationMs = (flag: string, text: string): number => durationFlagMs(flag, 
 
 export interface VolumeToMove {
   readonly kind: MovedKind;
-  /** Of the CR. */
+  /** Name of the CR. */
   readonly name: string;
   readonly isBlock: boolean;
   readonly isInPlace?: boolean;
-  /** What the API server knows this process by. */
+  /** User agent for the API server. */
   readonly program: string;
 }
 
-/** What a hosting pod runs; the exit code is set on the process. */
+/** The main task of a hosting pod. Sets the exit code of the process. */
 export async function moveVolume(
   { kind, name, isBlock, isInPlace = false, program }: VolumeToMove,
   flags: MoveFlags,
@@ -51,7 +51,7 @@ export async function moveVolume(
   });
   const settings = readSettings();
   const contextOptions = (repo: string): CommonOptions => {
-    // Told in the CR, as what is wrong with the location is.
+    // Reported in the CR, like errors of the location.
     if (settings instanceof Error) throw settings;
     return {
       repo,

@@ -9,13 +9,13 @@ export interface MoverLogStoreOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  /** For credentials. */
+  /** For credentials files. */
   readonly directory: string;
 }
 
 /**
- * The buckets of locations, for the logs of data movers. Throws `NO_LOCATION`, and what reading and
- * opening a location throws.
+ * The buckets of locations, for the logs of data movers. Throws `NO_LOCATION`, and errors of
+ * reading and opening a location.
  */
 export function moverLogStore({
   client,
@@ -23,7 +23,7 @@ export function moverLogStore({
   namespace,
   directory,
 }: MoverLogStoreOptions): MoverLogStore {
-  /** Locations whose Secrets this process may not read, as it has said. */
+  /** Locations with unreadable Secrets that are already in the log. */
   const told = new Set<string>();
   return {
     async open(name, signal) {
@@ -35,7 +35,7 @@ export function moverLogStore({
         told.add(name);
         return undefined;
       }
-      // An agent that has no log to keep does without it.
+      // Loaded late: an agent without logs to keep does not need it.
       const { bucketOf, MoverLogArchive } = await import('../archive/index.ts');
       const opened = await openLocationBucket(
         location,
@@ -62,7 +62,7 @@ export function moverLogStore({
 const NOT_KEPT =
   'logs of data movers are not kept in the bucket of this location, whose Secret the agent may not read (docs/operating.md)';
 
-/** Asked first, so that clusters that note what was refused have nothing to note. */
+/** Asks for the right before reading, so that audit logs show no refused reads. */
 async function mayRead(
   name: string,
   { client, namespace, signal }: { client: KubeClient; namespace: string; signal: AbortSignal },

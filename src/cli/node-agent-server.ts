@@ -57,7 +57,7 @@ export interface ServerFlags extends ClusterFlags {
 const MIB = 2 ** 20;
 const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '30m');
 
-/** Runs the node-agent until it is told to end. */
+/** Runs the node-agent until it is stopped. */
 export async function serve(flags: ServerFlags): Promise<void> {
   const node = flags.node ?? environment.nodeName;
   if (node === undefined)
@@ -203,7 +203,9 @@ async function loadConfig(
   };
 }
 
-/** Cache volumes go with their claims; a class that keeps them would fill the storage. */
+/**
+ * A cache volume is deleted with its claim. A class that retains volumes would fill the storage.
+ */
 async function isUsableCache(client: KubeClient, name: string, logger: Logger): Promise<boolean> {
   const found = await client.find(STORAGE_CLASSES, { name });
   const policy = found?.reclaimPolicy ?? 'Delete';

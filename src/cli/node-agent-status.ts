@@ -24,7 +24,7 @@ export interface StatusFlags extends ClusterFlags {
   watch?: boolean;
 }
 
-/** Prints CRs that ask for a volume to be moved, and what each waits for. */
+/** Prints the CRs that move volumes, with their wait reasons. */
 export async function showStatus(flags: StatusFlags): Promise<void> {
   const output = flags.output ?? (flags.json === true ? 'json' : undefined);
   if (flags.json === true && output !== 'json') {
@@ -42,7 +42,7 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
     const [world, damage, server] = await Promise.all([
       readStatus(query),
       describeDamage(client, namespace),
-      // For people: programs have metrics.
+      // For people only: programs have metrics.
       output === 'json' || output === 'yaml' ? [] : describeServer(client, namespace),
     ]);
     for (const line of [...server, ...damage]) {
@@ -65,7 +65,7 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
   }
 }
 
-/** Where a table would have no rows. */
+/** The text instead of an empty table. */
 const nothing = (namespace: string, hidden: number): string =>
   hidden === 0
     ? `no DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore in namespace ${namespace}`

@@ -14,12 +14,12 @@ import { RecentRates } from './status-rows.ts';
 import { ChangeLog, LiveTable, type WatchFlags } from './status-screens.ts';
 
 const LOOK_EVERY_MS = 2000;
-/** While it is not known how things are, to be told of it soon. */
+/** Shorter interval until the first state is known. */
 const FIRST_LOOK_MS = 200;
 
 /**
- * `--watch`: until Ctrl-C, or until nobody reads any more. Each look waits for the one before, and
- * for what it wrote.
+ * `--watch`: runs until Ctrl-C, or until the output is closed. Updates do not overlap: each waits
+ * for the output of the one before.
  */
 export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promise<void> {
   const interrupt = interruptSignal();
@@ -28,7 +28,7 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
   const following = new AbortController();
   const both = AbortSignal.any([signal, stop.signal]);
   try {
-    // A right that stays missing is an error. An API server that is away is waited for.
+    // A right that stays missing is an error. Outages of the API server are retried.
     const readable = whileUnauthorized(() => assertReadable(query), { signal: both });
     await untilAborted(both, readable.catch(unlessPassing));
     const follower = new StatusFollower(query);
@@ -40,7 +40,7 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
       const world = follower.look();
       const rows = world && describeMovements(world);
       if (rows) rates.see(rows, performance.now());
-      // A reader that stands still keeps nobody from ending it.
+      // Ctrl-C works even if the reader of the output is blocked.
       await untilAborted(both, screen.show(rows, rates, follower.outage));
       await sleep(rows ? LOOK_EVERY_MS : FIRST_LOOK_MS, undefined, { signal }).catch(
         () => undefined,

@@ -73,7 +73,7 @@ export function addNodeAgentCommands(program: Command): void {
       '\nExample:\n  $ longshore node-agent server --node-agent-configmap node-agent-config',
     )
     .action(async (flags: ServerFlags) => {
-      // Other commands need nothing of Kubernetes, and start in half the time without it.
+      // Loaded late: other commands do not need Kubernetes, and start in half the time.
       const { serve } = await import('./node-agent-server.ts');
       await serve(flags);
     });

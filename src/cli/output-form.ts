@@ -8,7 +8,7 @@ export interface OutputFlags {
   quiet?: boolean;
 }
 
-/** Whether a table is to have all of its columns in full. */
+/** Whether a table shows all columns in full. */
 export const isWide = ({ output }: OutputFlags): boolean => output === 'wide';
 
 /** Adds `-o` to a verb that prints a document with `--json`. */
@@ -28,7 +28,7 @@ export function withOutputForm(command: Command, { isTable = false } = {}): Comm
     });
 }
 
-/** The same for all verbs below that have none yet; and what `--quiet` means. */
+/** Adds `-o` to all verbs below that lack it, and handles `--quiet`. */
 export function withOutputForms(command: Command): void {
   const has = (flag: string): boolean => command.options.some(({ long }) => long === flag);
   if (has('--json') && !has('--output')) withOutputForm(command);

@@ -3,7 +3,7 @@ import { messageOf, systemCode } from '../base/index.ts';
 
 const STDOUT = 1;
 
-/** What became of stdout in this process. */
+/** The state of stdout in this process. */
 const state: { isGuarded: boolean; isClosed: boolean; error: Error | undefined; isFile: boolean } =
   {
     isGuarded: false,
@@ -13,19 +13,19 @@ const state: { isGuarded: boolean; isClosed: boolean; error: Error | undefined; 
   };
 
 /**
- * From here on a closed pipe behind stdout or stderr ends output, and nothing else: `| head` is no
- * error, and a backup does not depend on who reads of its progress. Node would end the process.
+ * After this call a closed pipe of stdout or stderr ends only the output. `| head` is no error, and
+ * a backup continues without a reader. Node would end the process.
  */
 export function guardOutput(): void {
   if (state.isGuarded) return;
   state.isGuarded = true;
   process.stdout.on('error', note);
-  // Nobody is left to read it.
+  // The reader is gone.
   process.stderr.on('error', () => undefined);
   try {
     state.isFile = fstatSync(STDOUT).isFile();
   } catch {
-    // Without a stdout there is no file behind it.
+    // Without stdout there is no file.
   }
 }
 
@@ -34,16 +34,16 @@ function note(error: Error): void {
   if (systemCode(error) !== 'EPIPE') state.error ??= error;
 }
 
-/** Whether anybody gets what is written: loops that only print end when it is false. */
+/** Whether output still has a reader. Loops that only print end when this is false. */
 export const isOutputOpen = (): boolean => !state.isClosed;
 
-/** Resolves when more can be written. What nobody can get is dropped. */
+/** Resolves when more can be written. Drops data without a reader. */
 export async function writeOutput(data: string | Uint8Array): Promise<void> {
   if (write(data) || state.isClosed) return;
   await nextOf('drain', 'error');
 }
 
-/** One of the events of stdout, whichever comes first. */
+/** Waits for the first of these events of stdout. */
 function nextOf(...events: readonly string[]): Promise<void> {
   return new Promise((resolve) => {
     const come = (): void => {
@@ -54,7 +54,7 @@ function nextOf(...events: readonly string[]): Promise<void> {
   });
 }
 
-/** The same where there is little to write. */
+/** For small output, without waiting. */
 export function printText(text: string): void {
   write(text);
 }
@@ -63,7 +63,7 @@ function write(data: string | Uint8Array): boolean {
   guardOutput();
   if (state.isClosed) return true;
   if (!state.isFile) return process.stdout.write(data);
-  // Node takes a write that was cut short, as by a disk that is filling up, for a whole one.
+  // Node treats a short write as complete, for example on a full disk.
   const bytes = typeof data === 'string' ? Buffer.from(data) : data;
   try {
     for (let done = 0; done < bytes.length;) done += writeSync(STDOUT, bytes, done);
@@ -73,14 +73,12 @@ function write(data: string | Uint8Array): boolean {
   return true;
 }
 
-/**
- * Waits until stdout has all of it. Resolves with a sentence when something could not be written.
- */
+/** Waits until stdout has all data. Resolves with a sentence if a write failed. */
 export async function finishOutput(): Promise<string | undefined> {
   if (!state.isClosed && process.stdout.writableNeedDrain) {
     await nextOf('drain', 'error');
   }
-  // Failures of the last write come as an event of the next round.
+  // An error of the last write arrives as an event in the next turn.
   await new Promise((resolve) => setImmediate(resolve));
   return state.error && `cannot write to stdout: ${messageOf(state.error)}`;
 }

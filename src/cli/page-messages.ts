@@ -28,8 +28,8 @@ export interface StoredMessagesOptions {
 }
 
 /**
- * Our choices. Results of a finished run do not change, and an unreachable bucket is not asked for
- * each visitor.
+ * Our choices. Results of a finished run do not change, and an unreachable bucket is not retried
+ * for each visitor.
  */
 const KEPT_NS = 60n * SECOND_NS;
 const KEPT_MAX = 50;
@@ -49,7 +49,7 @@ interface Kept {
 export class StoredMessages implements MessageSource {
   readonly #options: StoredMessagesOptions;
   readonly #places = createLimiter(AT_ONCE_MAX);
-  /** Messages by UID of the run, oldest first. */
+  /** Keyed by UID of the run, oldest first. */
   readonly #kept = new Map<string, Kept>();
 
   constructor(options: StoredMessagesOptions) {

@@ -18,12 +18,15 @@ export interface StoredSignaturesOptions {
   readonly logger: Logger;
 }
 
-/** A look reads two small files of each backup. Our choice. */
+/** Each check reads two small files per backup. Our choice. */
 const EVERY_NS = 600n * SECOND_NS;
 const READING_MS = 120_000;
 const WRONG = ['WrongSignature', 'NotSigned', 'MissingBackup'];
 
-/** Reads the signatures in all locations, at most every ten minutes, only while visitors come. */
+/**
+ * Checks the signatures in all locations, at most every ten minutes, and only while there are
+ * visitors.
+ */
 export class StoredSignatures implements TrustSource, AsyncDisposable {
   readonly #options: StoredSignaturesOptions;
   readonly #stop = new AbortController();
@@ -57,7 +60,7 @@ export class StoredSignatures implements TrustSource, AsyncDisposable {
     const stop = this.#stop.signal;
     try {
       const session = { client, namespace, signal: stop };
-      // Without a password nothing can be checked, so no bucket is opened.
+      // Signatures cannot be checked without a password, so no bucket is opened.
       if (!(await signingBy(await repositoryPasswords(session)))) return;
       const locations = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal: stop });
       const names = new Set(locations.map(({ metadata }) => metadata.name));

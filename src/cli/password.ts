@@ -8,18 +8,18 @@ import { CanceledError, CodedError, messageOf, Secret } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/** No password is as long. Our choice. */
+/** No password is this long. Our choice. */
 const PASSWORD_BYTES_MAX = 64 << 10;
 /**
- * What a password command may leave behind holds its output open, maybe forever: an agent that it
- * started. Our choice.
+ * How long to wait for output after a password command has exited. A background process, such as an
+ * agent, may hold the output open forever. Our choice.
  */
 const OUTPUT_MS_MAX = 1000;
 
-/** Where the password of a repository may come from beside the environment and a terminal. */
+/** Sources of a repository's password, besides the environment and a terminal. */
 export interface PasswordSource {
   readonly passwordFile?: string | undefined;
-  /** Run by `/bin/sh`; the password is what it prints. */
+  /** Run by `/bin/sh`. Prints the password. */
   readonly passwordCommand?: string | undefined;
 }
 
@@ -30,7 +30,7 @@ export const passwordFilesOption = (description: string): Option =>
   );
 
 /**
- * The password of a repository that exists: from a file, a command, the environment, or a terminal.
+ * The password of an existing repository, from a file, a command, the environment or a terminal.
  * Throws `NO_PASSWORD`.
  */
 export async function readPassword(
@@ -56,11 +56,11 @@ export async function readPassword(
 }
 
 /**
- * What a command prints, one line end aside. It may ask on the terminal, as password managers do.
- * Throws `NO_PASSWORD`.
+ * The output of a command without its last line end. The command can use the terminal, as password
+ * managers do. Throws `NO_PASSWORD`.
  */
 async function outputOf(command: string): Promise<string> {
-  // Few need it, and it is much to load; so are the lines of a terminal.
+  // Loaded late, because the module is large and few commands need it. The same holds for readline.
   const { spawn } = await import('node:child_process');
   const child = spawn('/bin/sh', ['-c', command], { stdio: ['inherit', 'pipe', 'inherit'] });
   const ended = once(child, 'close') as Promise<[code: number | null, signal: string | null]>;
@@ -89,12 +89,10 @@ function nonEmpty(text: string): Secret {
   throw new CodedError('NO_PASSWORD', 'the password is empty');
 }
 
-/**
- * Editors and `echo` end a file with one line end, which nobody means as a part of the password.
- */
+/** Editors and `echo` end a file with a line end, which is not a part of the password. */
 const withoutLineEnd = (bytes: Buffer): string => bytes.toString('utf8').replace(/\r?\n$/, '');
 
-/** Where a new password may come from, by the names that the user knows. */
+/** Sources of a new password, with their names for the user. */
 export interface NewPasswordSource {
   readonly flag: string;
   readonly variable: string;
@@ -104,13 +102,13 @@ export interface NewPasswordSource {
 }
 
 /**
- * A password that something will be sealed with from now on: nobody can check it, so a typing error
- * locks the backups away. It is asked for twice, and what cannot be typed again is refused.
+ * A password for future encryption. The program cannot check it, so a typing error would lock the
+ * backups. The terminal asks twice, and refuses text that cannot be typed again.
  */
 export class NewPassword {
   readonly #source: NewPasswordSource;
 
-  /** Throws {@link UsageError} at once when there is neither file, variable nor terminal. */
+  /** Throws {@link UsageError} at once without a file, command, variable or terminal. */
   constructor(source: NewPasswordSource) {
     this.#source = source;
     const { file, command, value, flag, variable } = source;
@@ -122,7 +120,7 @@ export class NewPassword {
   async read(prompt: PasswordPrompt): Promise<Secret> {
     const text = await this.#text(prompt);
     if (text === '') throw new UsageError('the new password is empty');
-    // What is left of bytes that are no text: different files would make the same password.
+    // U+FFFD replaces invalid bytes: different files would give the same password.
     if (text.includes('\ufffd')) throw new UsageError('the new password is not valid UTF-8 text');
     return new Secret(text);
   }
@@ -133,7 +131,7 @@ export class NewPassword {
     if (command !== undefined) return outputOf(command);
     if (value !== undefined) return value;
     const first = await prompt.ask('New password: ');
-    // Asking again would hide that it is empty.
+    // A second prompt would hide that the first answer is empty.
     if (first === '' || first === (await prompt.ask('New password again: '))) return first;
     throw new UsageError('the two passwords do not match: nothing was changed');
   }
@@ -153,9 +151,9 @@ async function readNewFile(file: string): Promise<string> {
 const isTerminal = (): boolean => process.stdin.isTTY;
 
 /**
- * Asks on stderr, so that stdout stays clean; what is typed is not shown. All questions of a
- * command go to one of these: lines that are typed or pasted ahead wait for their question. The
- * terminal is as before when it is disposed.
+ * Prompts on stderr, so stdout stays clean, and hides the typed text. Use one prompt for all
+ * questions of a command: lines typed or pasted ahead wait for their question. Disposing it
+ * restores the terminal.
  */
 export class PasswordPrompt implements Disposable {
   #lines: Interface | undefined;
@@ -163,9 +161,9 @@ export class PasswordPrompt implements Disposable {
   #waiting: { resolve: (line: string) => void; reject: (error: Error) => void } | undefined;
   #isClosed = false;
 
-  /** Throws `CANCELED` on Ctrl-C, {@link UsageError} at the end of the input. */
+  /** Throws `CANCELED` on Ctrl-C, and {@link UsageError} at the end of the input. */
   async ask(question: string): Promise<string> {
-    // The terminal must not show keys any more when the question is there to be answered.
+    // Echo must be off before the question appears.
     await this.#open();
     process.stderr.write(question);
     try {
@@ -199,7 +197,7 @@ export class PasswordPrompt implements Disposable {
       else this.#typed.push(line);
     });
     this.#lines.on('SIGINT', () => {
-      // Nobody asks just now: what a terminal does otherwise.
+      // No question is open, so Ctrl-C has its usual effect.
       if (!this.#waiting) process.kill(process.pid, 'SIGINT');
       this.#fail(new CanceledError('user'));
     });

@@ -3,10 +3,7 @@ import { connectToCluster, REFUSED_MS } from '../kube/index.ts';
 import { type OpenActions, openActions } from '../plugin/index.ts';
 import { VERSION } from './version.ts';
 
-/**
- * What a plugin process loads when the first of its actions is called; most processes are only
- * asked for their list.
- */
+/** Loaded at the first call of an action. Most plugin processes only list their actions. */
 export const open = (logger: Logger): OpenActions =>
   openActions({
     client: connectToCluster({

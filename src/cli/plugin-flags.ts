@@ -1,20 +1,17 @@
-/**
- * What is looked at of the flags that Velero's server hands on to its plugins: `velero server`'s
- * own.
- */
+/** The flags of `velero server` that its plugins receive and that are read here. */
 export interface HostFlags {
   readonly logLevel: string;
-  /** `EnableCSI`: the server has Velero's own actions do what ours would. */
+  /** `EnableCSI`: Velero's own actions replace our CSI actions. */
   readonly hasCsi: boolean;
 }
 
 /**
- * Flags as Go's pflag writes them: `--name=value`, `--name value`. All others are left alone,
- * whatever they are: they change with Velero's versions.
+ * Parses flags in the format of Go's pflag: `--name=value`, `--name value`. Ignores all others,
+ * which change with Velero's versions.
  */
 export function hostFlags(args: readonly string[]): HostFlags {
-  // As Velero reads it (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces those before
-  // it, and blanks count.
+  // As in Velero (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces earlier ones, and
+  // blanks count.
   const features = valuesOf(args, 'features').at(-1)?.split(',') ?? [];
   return {
     logLevel: valuesOf(args, 'log-level').at(-1) ?? 'info',

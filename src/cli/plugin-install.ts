@@ -2,18 +2,18 @@ import * as fs from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { CodedError, messageOf } from '../base/index.ts';
 
-/** What lies beside the launcher (image/plugin.sh). */
+/** The folder beside the launcher (image/plugin.sh). */
 const FOLDER = 'longshore';
 
 /**
- * What the init container does: copies the plugin, a launcher with its folder beside it, into the
- * folder that it shares with Velero's server. The launcher comes last, so that nobody starts a part
- * of it; what an earlier run has left there is replaced. Throws `PLUGIN_NOT_INSTALLED`.
+ * Run by the init container. Copies the plugin, a launcher and its folder, into the plugin folder
+ * of Velero's server. The launcher comes last, so that Velero never starts an incomplete plugin.
+ * Replaces the files of an earlier run. Throws `PLUGIN_NOT_INSTALLED`.
  */
 export function installPlugin(launcher: string, target: string): void {
   const folder = join(dirname(launcher), FOLDER);
   const names = { folder: join(target, FOLDER), launcher: join(target, basename(launcher)) };
-  // Nothing in it may be executed: Velero leaves it alone.
+  // Velero ignores this folder, because it contains no executable file.
   const coming = join(target, `${FOLDER}.coming`);
   try {
     fs.rmSync(coming, { recursive: true, force: true });
@@ -24,8 +24,7 @@ export function installPlugin(launcher: string, target: string): void {
     fs.rmSync(names.launcher, { force: true });
     fs.rmSync(names.folder, { recursive: true, force: true });
     fs.renameSync(coming, names.folder);
-    // By a name that nobody starts it by, until all of it is there: who reads half of it finds no
-    // program.
+    // Copied under another name first. Velero must not start half a file.
     const half = join(names.folder, 'launcher.coming');
     fs.copyFileSync(launcher, half);
     fs.renameSync(half, names.launcher);

@@ -6,15 +6,12 @@ import { installPlugin } from './plugin-install.ts';
 import { runPlugin } from './plugin-server.ts';
 
 /**
- * `velero-plugin-longshore`: the verb `plugin` alone, for a file that Velero's server starts by its
- * path. The actions lie in a comment at its end (src/build.ts), so that a process that only lists
- * them neither parses nor keeps them.
+ * `velero-plugin-longshore`: only the verb `plugin`, in a file that Velero's server starts by path.
+ * The actions are in a comment at its end (src/build.ts). A process that only lists them does not
+ * parse them.
  */
 const [, file = '', ...args] = process.argv;
-/**
- * The launcher runs this file under a name of its own, and hands on the one that it was started by
- * (image/plugin).
- */
+/** The launcher runs this file under another name, and passes its own name on (image/plugin). */
 const hasLauncher = file.endsWith('.mjs');
 
 async function loadActions(): Promise<typeof import('./plugin-actions.ts')> {
@@ -22,7 +19,7 @@ async function loadActions(): Promise<typeof import('./plugin-actions.ts')> {
   const text = readFileSync(file, 'latin1');
   const packed = text.slice(text.lastIndexOf('\n/*') + 3, text.lastIndexOf('*/'));
   const code = brotliDecompressSync(Buffer.from(packed, 'base64'));
-  // A file of its own would be started by Velero, too.
+  // Velero would also start a separate file.
   const url = `data:text/javascript;base64,${code.toString('base64')}`;
   return (await import(url)) as typeof import('./plugin-actions.ts');
 }
@@ -36,5 +33,5 @@ if (hasLauncher && verb === 'install' && environment.pluginHost.cookie === undef
     process.exitCode = ExitCode.failed;
   }
 } else await runPlugin(args, loadActions, hasLauncher ? process.argv0 : file);
-// Connections to the API server are kept open, and nothing is left to be done.
+// Connections to the API server would keep the process alive, and no work is left.
 process.exit();

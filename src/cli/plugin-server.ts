@@ -6,21 +6,18 @@ import { createHostLogger, type OpenActions, PluginServer, pluginsFor } from '..
 import { ExitCode } from './exit.ts';
 import { hostFlags } from './plugin-flags.ts';
 
-/**
- * The log cannot wait for a host that is gone; what is written at once is there when the process
- * ends.
- */
+/** A log must not wait for a dead host. A synchronous write is complete when the process ends. */
 function writeError(text: string): void {
   try {
     writeSync(2, text);
   } catch {
-    // The host has closed it, or does not read: the next look for the host ends this process.
+    // The host closed it or does not read. The next check for the host ends this process.
   }
 }
 
 /**
- * Serves until the host ends it. `args` are the server's own flags, `command` the path under which
- * it starts this again. Sets the exit code.
+ * Serves until the host ends the plugin. `args` are the server's own flags. The server starts the
+ * plugin by the path `command`. Sets the exit code.
  */
 export async function runPlugin(
   args: readonly string[],
@@ -30,7 +27,7 @@ export async function runPlugin(
   const flags = hostFlags(args);
   const logger = createHostLogger(flags.logLevel, writeError);
   let loaded: Promise<OpenActions> | undefined;
-  // One client for all actions.
+  // All actions share one client.
   const load = (): Promise<OpenActions> => {
     loaded ??= loadActions().then(({ open }) => open(logger));
     loaded.catch(() => (loaded = undefined));
@@ -48,7 +45,7 @@ export async function runPlugin(
     });
   } catch (error) {
     const text = messageOf(error);
-    // A person reads the one, the server's log the other.
+    // A person reads the first text, the server's log the second.
     if (isCode(error, 'NO_PLUGIN_HOST')) writeError(`${basename(command)}: ${text}\n`);
     else logger.error({}, text);
     process.exitCode = ExitCode.failed;
@@ -61,7 +58,7 @@ export async function runPlugin(
   process.on('uncaughtException', panic);
   process.on('unhandledRejection', panic);
   process.on('SIGTERM', () => server.stop());
-  // A terminal sends it to the whole group, and the server still needs its plugins then.
+  // A terminal sends SIGINT to the whole process group, but the server still needs its plugins.
   process.on('SIGINT', () => undefined);
   await server.ended;
 }

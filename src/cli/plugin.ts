@@ -1,14 +1,14 @@
 import type { Command } from 'commander';
 
 /**
- * As Velero's server would start it; its plugin folder has `velero-plugin-longshore`, which is this
- * verb alone in one file.
+ * Started like Velero's plugins. The plugin folder has `velero-plugin-longshore`, a file with this
+ * verb only.
  */
 export function addPluginVerb(program: Command): void {
   program
     .command('plugin', { hidden: true })
     .description('run by the Velero server: its item actions for volumes of CSI drivers')
-    // The server passes its own flags on, of whichever version it is.
+    // The server passes its own flags, which depend on its version.
     .allowUnknownOption()
     .allowExcessArguments()
     .helpOption(false)

@@ -8,7 +8,7 @@ interface PodVolumeFlags extends MoveFlags {
   podVolumeRestore?: string;
 }
 
-/** Hosting pods of file-system backups run these, also those that Velero's node-agent makes. */
+/** Run by hosting pods of file-system backups, also by those of Velero's node-agent. */
 export function addPodVolumeCommands(program: Command): void {
   const group = program
     .command('pod-volume', { hidden: true })

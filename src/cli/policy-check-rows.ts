@@ -18,7 +18,7 @@ const WIDE: readonly Column[] = ['PV', 'CAPACITY', 'CLASS', 'TYPE', 'PODS'].map(
   title,
 }));
 
-/** The last one only where Velero does something else with a volume. */
+/** The last column appears only if Velero handles a volume differently. */
 export function columnsOf(volumes: readonly CheckedVolume[], isWide: boolean): Column[] {
   const differs = volumes.some(({ velero }) => velero !== undefined);
   return [NAMESPACE, VOLUME, ...(isWide ? WIDE : []), OUTCOME, WHY, ...(differs ? [VELERO] : [])];
@@ -60,7 +60,7 @@ function nameOf({ pvc, pv, pods }: CheckedVolume): string {
 export const outcomeOf = ({ outcome, way }: Verdict): string =>
   way === undefined ? outcome : `${outcome} (${way})`;
 
-/** What decided, and what comes in between. */
+/** The deciding rule, and a problem if there is one. */
 function whyOf({ because, problem }: Verdict, policies: VolumePolicies | undefined): string {
   const decided = because ? becauseText(because, { isOneSource: isOneSource(policies) }) : '';
   if (problem === undefined) return decided;
@@ -97,7 +97,7 @@ export function documentOf(volume: CheckedVolume): object {
   };
 }
 
-/** How many volumes each rule decides about. */
+/** The number of volumes that each rule decides. */
 function countsOf(volumes: readonly CheckedVolume[]): ReadonlyMap<VolumeRule, number> {
   const counts = new Map<VolumeRule, number>();
   for (const { because } of volumes) {
@@ -120,9 +120,7 @@ export function ruleDocuments(
   }));
 }
 
-/**
- * How many volumes there are of each outcome; rules that decide about none; what nobody backs up.
- */
+/** Counts volumes by outcome. Lists rules that match no volume, and volumes without a backup. */
 export function summaryOf(
   policies: VolumePolicies | undefined,
   volumes: readonly CheckedVolume[],

@@ -57,8 +57,8 @@ export interface PolicyCheckFlags extends ClusterFlags {
 }
 
 /**
- * Prints what a backup does with each volume. Sets the exit code for volumes that a backup reports
- * errors for.
+ * Prints the treatment of each volume in a backup. Sets the exit code if a backup would report
+ * errors for a volume.
  */
 export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
   if (flags.filename === undefined && flags.backup === undefined) {
@@ -86,7 +86,7 @@ export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
   }
 }
 
-/** A person waits: what cannot be reached is said at once. */
+/** A person waits, so outages are reported at once. */
 const ONCE = { isPatient: false };
 
 interface CheckInput {
@@ -137,7 +137,7 @@ async function checkCluster(input: CheckInput): Promise<void> {
   if (hasErrors) process.exitCode = ExitCode.partly;
 }
 
-/** The named Backup or an empty one, with the defaults of the server. */
+/** The named Backup or an empty one, with the server's defaults. */
 async function backupOf(
   { client, namespace, flags, signal }: CheckInput,
   { defaults, globalPolicies }: BackupServer,
@@ -156,7 +156,7 @@ async function backupOf(
   return notedPolicies({ ...found, spec } as StoredBackup, globalPolicies);
 }
 
-/** A file counts in place of the ConfigMap that the Backup names, each of the two for itself. */
+/** A file replaces the ConfigMap of the Backup, or the ConfigMap for all backups. */
 async function policiesFor(
   { client, own, global }: CheckInput,
   backup: Backup,
@@ -170,9 +170,7 @@ async function policiesFor(
   }
 }
 
-/**
- * Classes are for administrators: without the right to list them, the rest is still worth knowing.
- */
+/** Users may lack the right to list classes. The rest is still useful without it. */
 async function hindranceFor(
   client: KubeClient,
   backup: Backup,
@@ -188,7 +186,7 @@ async function hindranceFor(
   }
 }
 
-/** As the server's validation: a data mover that no agent serves. */
+/** Checks like the server's validation: a data mover that no agent serves. */
 async function refusalsFor(
   { client, namespace }: CheckInput,
   policies: VolumePolicies | undefined,
@@ -234,8 +232,8 @@ function optionsFor(
 const PVC_NAMES = ['persistentvolumeclaims', 'persistentvolumeclaim', 'pvc'];
 
 /**
- * Whether the resource filters of a backup leave PVCs out: then pods' volumes of PVCs are not
- * backed up either.
+ * Whether the resource filters of a backup exclude PVCs. Pod volumes of PVCs are then not backed up
+ * either.
  */
 export function leavesPvcsOut({ spec }: Backup): boolean {
   const included = [
@@ -269,10 +267,7 @@ function readFile(flags: PolicyCheckFlags, path: string | undefined): VolumePoli
   }
 }
 
-/**
- * Each problem is printed on a line of its own, as compilers do; what is left to say is how many
- * there are.
- */
+/** Prints each problem on its own line, like a compiler. The error then gives their number. */
 function told(error: BadVolumePolicyError, { json }: { readonly json?: boolean }): CodedError {
   const { problems } = error;
   if (json === true) printJson({ valid: false, problems, warnings: [], rules: [], volumes: [] });

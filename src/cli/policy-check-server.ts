@@ -8,7 +8,7 @@ import {
 } from '../kube/index.ts';
 import { hostFlags, valuesOf } from './plugin-flags.ts';
 
-/** The server of a backup: its abilities, and its settings for fields that a Backup leaves open. */
+/** The server of a backup: its features, and its defaults for unset fields of a Backup. */
 export interface BackupServer {
   readonly hasCsi: boolean;
   readonly defaults: BackupDefaults;
@@ -19,11 +19,11 @@ export interface BackupServer {
 
 type Settings = Omit<BackupServer, 'hasSnapshotLocation'>;
 
-/** For a cluster whose server cannot be seen. */
+/** For a cluster whose server cannot be read. */
 const UNSEEN: Settings = { hasCsi: true, defaults: BACKUP_DEFAULTS, globalPolicies: undefined };
 
 /**
- * Reads the flags of the Deployment that makes the backups of a namespace, Velero's server or ours.
+ * Reads the flags of the Deployment that makes the backups of a namespace: Velero's server or ours.
  */
 export async function backupServerOf(
   client: KubeClient,
@@ -41,7 +41,7 @@ export async function backupServerOf(
   };
 }
 
-/** Undefined for a Deployment that makes no backups. */
+/** Undefined for a Deployment that does not make backups. */
 function serverSettings({ spec }: Deployment): Settings | undefined {
   const { containers, initContainers = [] } = spec.template.spec;
   const [container] = containers;

@@ -2,10 +2,7 @@ import { lookup, messageOf, parseJsonLossless } from '../base/index.ts';
 import { type Policy, policySchema } from '../snapshot/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/**
- * What Kopia 0.23 has in the parts of a policy that this program carries along and does not look
- * into.
- */
+/** Parts of a policy in Kopia 0.23 that this program keeps but does not read. */
 const action = { path: {}, args: {}, script: {}, timeout: {}, mode: {} };
 const CARRIED: Keys = {
   scheduling: {
@@ -32,7 +29,7 @@ interface Keys {
   readonly [key: string]: Keys;
 }
 
-/** A whole policy as it was typed. Throws {@link UsageError}, with the names of unknown keys. */
+/** Parses a whole typed policy. Throws {@link UsageError} with the names of unknown keys. */
 export function parsePolicyJson(json: string): Policy {
   let data: unknown;
   try {

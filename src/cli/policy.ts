@@ -133,7 +133,8 @@ async function set(text: string, options: VerbOptions<SetOptions>): Promise<void
   }
   if (!whole && !isChange)
     throw new UsageError('nothing to set: name at least one setting (see --help)');
-  // What was typed is looked at before anything is opened; what is stored already is nobody's slip.
+  // Typed values are checked before anything is opened. Stored values are not checked, because the
+  // user did not type them.
   const typed = whole ?? change(policySchema.parse({}), options);
   asUsage(() => {
     assertKnown(typed);
@@ -165,7 +166,7 @@ async function definedOrNew(repository: Repository, target: PolicyTarget): Promi
   return defined?.policy ?? (target.host === '' ? DEFAULT_POLICY : policySchema.parse({}));
 }
 
-/** Wrong names are refused here, where the user can mend them, and not at the next backup. */
+/** Refuses wrong names now. Otherwise they would fail only in the next backup. */
 function assertKnown(policy: Policy): void {
   const { compression, metadataCompression, splitter, files, retention } = policy;
   compressorByName(compression.compressorName ?? '');
@@ -195,7 +196,7 @@ function number(
 ): number | undefined {
   if (text === undefined) return before;
   if (text === INHERIT) return undefined;
-  // Number('') is 0, and a variable that is not set would have snapshots removed.
+  // Number('') is 0, so an unset variable would expire snapshots.
   if (/^\d{1,15}$/.test(text)) return Number(text);
   throw new UsageError(`--${option} "${text}" is neither a number nor "inherit"`);
 }

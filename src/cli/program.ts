@@ -4,8 +4,8 @@ import { type RepositoryFlags, resolveRepository } from './connection.ts';
 import { UsageError } from './usage-error.ts';
 
 /**
- * Adds what every verb takes. Whoever makes a repository `isNew` to the user does not mean the
- * connected one.
+ * Adds the options of every verb. `isNew`: the verb creates a repository, so the current connection
+ * is not the default.
  */
 export function withCommonOptions(command: Command, { isNew = false } = {}): Command {
   return command

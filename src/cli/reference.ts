@@ -5,8 +5,8 @@ import { withCommonOptions } from './program.ts';
 const EXAMPLE = /^\n?Examples?:\n/;
 
 /**
- * What `--help` says of each verb, as one Markdown page: a section for each, options that all verbs
- * on a repository take only once. Hidden verbs and options are left out.
+ * The `--help` texts of all verbs as one Markdown page, one section each. Options of all verbs on a
+ * repository appear once. Hidden verbs and options are left out.
  */
 export function commandReference(program: Command): string {
   const common = new Set(withCommonOptions(program.createCommand('any')).options.map(flagsOf));
@@ -62,11 +62,11 @@ function optionTable(options: readonly Option[]): string {
   return ['| option | meaning |', '| --- | --- |', ...rows].join('\n');
 }
 
-/** Examples, and whatever else a verb adds to its help. */
+/** Examples, and other text that a verb adds after its help. */
 function helpAfter(command: Command): string {
   let text = '';
   const write = (part: string): void => void (text += part);
-  // As commander itself has it written, which its types do not say.
+  // commander collects its help text through this event, which its types do not declare.
   if (command instanceof EventEmitter) command.emit('afterHelp', { error: false, command, write });
   return text
     .trim()

@@ -21,7 +21,7 @@ export interface RepoMaintenanceFlags {
   kubeconfig?: string;
 }
 
-/** What a maintenance Job runs; the exit code is set on the process. */
+/** The main task of a maintenance Job. Sets the exit code of the process. */
 export async function maintainRepository(flags: RepoMaintenanceFlags): Promise<void> {
   if (flags.repoType !== 'kopia') {
     throw new UsageError(`--repo-type "${flags.repoType}": only kopia repositories are maintained`);

@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 import type { RepoMaintenanceFlags } from './repo-maintenance-run.ts';
 
-/** What maintenance Jobs run, also those that Velero's server makes. */
+/** Run by maintenance Jobs, also by those of Velero's server. */
 export function addRepoMaintenanceVerb(program: Command): void {
   program
     .command('repo-maintenance', { hidden: true })

@@ -34,8 +34,8 @@ const STATES: Readonly<Record<ChangedRepository['had'], string>> = {
 };
 
 /**
- * Changes the password of all repositories of a cluster. Throws what {@link changeAllPasswords}
- * throws.
+ * Changes the password of all repositories of a cluster. Throws the errors of {@link
+ * changeAllPasswords}.
  */
 export async function changeAll(flags: ChangePasswordAllFlags): Promise<void> {
   if (flags.undo === true && flags.newPasswordFile !== undefined) {
@@ -76,7 +76,7 @@ export async function changeAll(flags: ChangePasswordAllFlags): Promise<void> {
   }
 }
 
-/** Undefined where one was chosen before, by a run that has not ended. */
+/** Undefined if an unfinished earlier run has already chosen a password. */
 async function newPasswordOf(
   { newPasswordFile: file, undo }: ChangePasswordAllFlags,
   client: KubeClient,

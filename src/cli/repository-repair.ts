@@ -45,7 +45,7 @@ interface RepairFlags {
 async function repair(options: VerbOptions<RepairFlags>): Promise<void> {
   if ((options.attach === undefined) !== (options.source === undefined))
     throw new UsageError('--attach and --source belong together');
-  // Past the cache: the storage itself is repaired.
+  // Bypasses the cache, because the storage itself is repaired.
   await using context = await openContext(options, { cache: false, unreadable: 'ignore' });
   const { repository, logger } = context;
   if (options.attach !== undefined) {

@@ -43,7 +43,8 @@ type SnapshotsFlags = ClusterFlags & { unheld?: boolean };
 
 async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
   await using context = await openContext(options);
-  // First: an object that names a snapshot which is not listed yet tells nothing wrong.
+  // Read snapshots before their holders. A newer object then only names a snapshot that is not
+  // listed.
   const { snapshots, damaged } = await listReadableSnapshots(context.repository);
   const holders = await holdersIn(options);
   for (const { message } of damaged) process.stderr.write(`longshore: ${printable(message)}\n`);
@@ -76,19 +77,19 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
 }
 
 /**
- * A backup of the same UID holds its snapshots by itself. One that Velero synced from the storage
- * has another UID, and is not known as a holder.
+ * A backup of the same UID counts as a holder itself. A backup synced from the storage has another
+ * UID, and is not known as a holder.
  */
 const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
   heldBy !== undefined || isBackupThere;
 
-/** Those of other programs are none of Velero's: nothing in the cluster could hold them. */
+/** Snapshots of other programs do not count: Velero's objects cannot hold them. */
 const isUnheld = (holder: SnapshotHolder | undefined): boolean =>
   holder !== undefined && !holder.isForeign && !isHeld(holder);
 
 /**
- * Who takes a list of what nobody holds for one of what may go deletes backups if it is wrong.
- * Throws `HOLDERS_UNKNOWN`.
+ * Refuses an unreliable result of `--unheld`: users may delete the listed snapshots, and with them
+ * needed backups. Throws `HOLDERS_UNKNOWN`.
  */
 function assertKnown(
   { of, unread }: Holders,
@@ -113,7 +114,7 @@ interface Holders {
   readonly unread: readonly string[];
 }
 
-/** Without a cluster the snapshots are listed all the same. */
+/** Without a cluster the snapshots are still listed. */
 async function holdersIn(options: ClusterFlags): Promise<Holders> {
   const { loadSnapshotHolders } = await import('../agent/index.ts');
   const { clusterOf } = await import('./cluster.ts');

@@ -88,6 +88,6 @@ async function status(options: VerbOptions): Promise<void> {
   );
 }
 
-/** Nothing is booked before the first run. */
+/** Null before the first run. */
 const timeOrNull = (ns: Nanoseconds): string | null =>
   ns === GO_ZERO_TIME_NS ? null : formatGoTime(ns);

@@ -20,7 +20,7 @@ export interface VerifyAllFlags extends ClusterFlags {
   memoryLimit?: string;
 }
 
-/** Verifies all repositories of a cluster by sample. Throws `VERIFY_FAILED`. */
+/** Verifies a sample of all repositories of a cluster. Throws `VERIFY_FAILED`. */
 export async function verifyAll(flags: VerifyAllFlags): Promise<void> {
   const share = shareOf(flags.share);
   const budgetNs = budgetOf(flags.budget);
@@ -60,7 +60,7 @@ export async function verifyAll(flags: VerifyAllFlags): Promise<void> {
 interface OneOptions {
   readonly share: number;
   readonly budgetNs: bigint | undefined;
-  /** Nothing is written there, the record of what is damaged neither. */
+  /** Writes nothing to the storage, not even the record of damage. */
   readonly isReadOnly: boolean;
   readonly position: number | undefined;
   readonly flags: VerifyAllFlags;

@@ -20,7 +20,7 @@ import type { VerifyAllFlags } from './repository-verify-all.ts';
 import { UsageError } from './usage-error.ts';
 import { budgetOf, problemOf, shareOf } from './verify-options.ts';
 
-/** What a CronJob runs in a cluster. */
+/** Run by a CronJob in a cluster. */
 export function addVerifyAll(group: Command): void {
   withClusterOptions(group.command('verify-all'))
     .description(
@@ -79,7 +79,7 @@ async function verify(options: VerbOptions<VerifyFlags>): Promise<void> {
     throw new UsageError('--read-all and --share contradict each other');
   }
   const readAll = options.readAll === true && budgetNs === undefined;
-  // What is checked is the storage, not a copy of it.
+  // Bypasses the cache, because the storage itself is verified.
   await using context = await openContext(options, { cache: false });
   const { repository, logger } = context;
   const interrupt = interruptSignal(repository);
@@ -148,7 +148,7 @@ async function verify(options: VerbOptions<VerifyFlags>): Promise<void> {
     const problem = problemOf(report);
     const isUnread = (code: string): boolean =>
       code === 'DAMAGED_INDEX' || code === 'DAMAGED_MANIFESTS';
-    // All that can be read is sound: exit status 3, which is set already.
+    // All readable data is sound. Exit status 3 is already set.
     const onlyUnread =
       report.damagedContents === 0 && problems.held.every((each) => isUnread(each.code));
     if (problem !== undefined && !onlyUnread) throw new CodedError('VERIFY_FAILED', problem);
@@ -169,7 +169,7 @@ const documentOf = ({ snapshot, paths, hasMore }: DamagedSnapshot): object => ({
   hasMore,
 });
 
-/** What a check of the contents goes through. */
+/** The totals of a check of contents. */
 function wholeOf(
   { contents }: Repository,
   readAll: boolean,

@@ -102,15 +102,13 @@ interface CreateOptions {
   dirMode?: string;
 }
 
-/**
- * Access modes of a new repository. Directories can be searched by those who may read the files.
- */
+/** Access modes of a new repository. A user who may read files may also search directories. */
 function modesOf({ repo, fileMode, dirMode }: VerbOptions<CreateOptions>): Partial<StorageModes> {
   if (fileMode === undefined && dirMode === undefined) return {};
   if (parseLocation(repo).kind !== 'file') {
     throw new UsageError('--file-mode and --dir-mode are for repositories in a directory');
   }
-  // The mode of the files is what later commands look at.
+  // Later commands derive all modes from the mode of the files.
   if (fileMode === undefined) throw new UsageError('--dir-mode needs --file-mode');
   const file = modeOf('--file-mode', fileMode, 0o600, 0o666);
   const directory =
@@ -198,7 +196,7 @@ function addMaintain(group: Command): void {
     .action(maintain);
 }
 
-/** What an administrator runs for a cluster. */
+/** For administrators of a cluster. */
 function addChangePasswordAll(group: Command): void {
   withClusterOptions(group.command('change-password-all'))
     .description(
@@ -225,7 +223,7 @@ function addChangePasswordAll(group: Command): void {
     });
 }
 
-/** Hands keys of backups on to other clusters. */
+/** Exports keys of backups for other clusters. */
 function addArchiveKeys(group: Command): void {
   withClusterOptions(group.command('archive-keys'))
     .description(

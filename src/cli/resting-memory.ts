@@ -1,9 +1,9 @@
-/** What is asked of the process; tests have their own. */
+/** Process resources that are read. Tests replace them. */
 export interface Resources {
-  /** Of all threads, since the start. */
+  /** CPU time of all threads, since the start. */
   readonly cpuMs: () => number;
   readonly heapBytes: () => number;
-  /** Undefined where Node was not started with `--expose-gc`. */
+  /** Undefined if Node runs without `--expose-gc`. */
   readonly collect: (() => void) | undefined;
 }
 
@@ -23,7 +23,7 @@ const ownResources = (): Resources => {
       return (user + system) / 1000;
     },
     heapBytes: () => process.memoryUsage().heapUsed,
-    // The other flavour keeps code that ran once, and the texts of modules.
+    // The other flavour keeps code that ran once, and the source texts of modules.
     collect:
       gc &&
       ((): void => {
@@ -32,18 +32,18 @@ const ownResources = (): Resources => {
   };
 };
 
-/** Most of what the start leaves is garbage by then. */
+/** By then most allocations of the start are garbage. */
 const FIRST_MS = 3000;
 const EVERY_MS = 30_000;
-/** Of one core: who does more is at work, and the collector comes by itself. Our choice. */
+/** Share of one core. A busier process is at work, and V8 collects by itself. Our choice. */
 const RESTING_SHARE = 0.05;
-/** Less is not worth a tenth of a second. Our choice. */
+/** A smaller gain is not worth a pause of 0.1 s. Our choice. */
 const WORTH_BYTES = 4 << 20;
 
 /**
- * Gives memory back when the process rests: V8 collects by how much is allocated, so that what a
- * start or a backup has left stays for hours where nothing happens, 14 MiB after a start. Collects
- * once after each work, for a tenth of a second. Until the returned function is called.
+ * Frees memory when the process is idle. V8 collects only after allocations, so garbage of a start
+ * or a backup stays for hours otherwise (14 MiB after a start). Collects once after each activity,
+ * which takes 0.1 s. Runs until the returned function is called.
  */
 export function collectAtRest({
   firstMs = FIRST_MS,
@@ -57,7 +57,7 @@ export function collectAtRest({
   let before: { readonly cpuMs: number; readonly atMs: number } | undefined;
   const look = (): void => {
     const now = { cpuMs: cpuMs(), atMs: performance.now() };
-    // After the start there is nothing to compare with, and one pause harms nobody.
+    // The first check has no earlier value, and one pause does no harm.
     const isResting =
       !before || now.cpuMs - before.cpuMs < (now.atMs - before.atMs) * RESTING_SHARE;
     if (isResting && heapBytes() - keptBytes > WORTH_BYTES) {

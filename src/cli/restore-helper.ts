@@ -6,12 +6,12 @@ import { systemCode } from '../base/index.ts';
 import { interruptSignal } from './context.ts';
 import { printText } from './output.ts';
 
-/** Where the volumes of a pod are that waits for them. Velero: cmd/velero-restore-helper. */
+/** The volumes that a waiting pod has mounted. Velero: cmd/velero-restore-helper. */
 export const RESTORES_DIRECTORY = '/restores';
 const LOOK_MS = 1000;
 
 export interface RestoreHelperOptions {
-  /** Of the Restore. */
+  /** UID of the Restore. */
   readonly uid: string;
   readonly directory?: string;
   readonly lookMs?: number;
@@ -19,7 +19,7 @@ export interface RestoreHelperOptions {
   readonly signal: AbortSignal;
 }
 
-/** `/velero-restore-helper UID` in an image. */
+/** The image has it as `/velero-restore-helper UID`. */
 export function addRestoreHelperVerb(program: Command): void {
   program
     .command('restore-helper', { hidden: true })
@@ -39,10 +39,9 @@ export function addRestoreHelperVerb(program: Command): void {
 }
 
 /**
- * Waits in a pod, before its containers start, until each of its volumes has the mark of this
- * restore; then the marks go, as far as this user may remove them. Without an end, as in Velero:
- * whoever gives up a restore deletes the pod. Rejects only when it is aborted, and with what the
- * directory of volumes cannot be read with.
+ * Runs in a pod before its containers start. Waits until each volume has the mark of this restore,
+ * then deletes the marks if it can. No time limit, as in Velero: a user who gives up a restore
+ * deletes the pod. Rejects only on abort, and if the directory of volumes is unreadable.
  */
 export async function waitForRestores(options: RestoreHelperOptions): Promise<void> {
   const { uid, directory = RESTORES_DIRECTORY, lookMs = LOOK_MS, print, signal } = options;

@@ -63,7 +63,7 @@ export const IN_PLACE_HELP = `
 In place: the target must not be in use, which is checked: nothing below it may be open or mounted, and of a device nothing at all.
 A run that was stopped is repeated with the same command. With --dry-run it prints what differs and writes nothing.`;
 
-/** Throws {@link UsageError} where options are not for each other. */
+/** Throws {@link UsageError} for options that exclude each other. */
 export function assertInPlaceFlags(
   flags: InPlaceFlags & { sparse?: boolean; overwrite?: string; block?: boolean },
 ): void {
@@ -117,8 +117,8 @@ interface Flags extends InPlaceFlags, ProgressFlags {
 }
 
 /**
- * Paths of the JSON report; the others are counted. Our choice: a report is read by people and
- * programs at once.
+ * Maximum number of paths in the JSON report. The rest is counted. Our choice, because people read
+ * the report too.
  */
 const REMOVED_MAX = 1000;
 const STOPPED =
@@ -127,7 +127,7 @@ const STOPPED =
 const hasChanged = ({ bytesWritten, removed, created, attributes }: InPlaceCounters): boolean =>
   bytesWritten + removed + created + attributes > 0;
 
-/** Runs `snapshot restore --in-place`, and reports. */
+/** Runs `snapshot restore --in-place` and prints the result. */
 export async function restoreInPlace(
   { repository, logger }: Pick<OpenedContext, 'logger'> & { repository: Repository },
   root: DirectoryEntry,

@@ -18,9 +18,9 @@ export interface PartFlags {
   block?: boolean;
   include?: string[];
   exclude?: string[];
-  /** Commander's name of `--no-owner`. */
+  /** commander's name of `--no-owner`. */
   owner: boolean;
-  /** The same of `--no-xattrs` and `--no-hard-links`. */
+  /** commander's names of `--no-xattrs` and `--no-hard-links`. */
   xattrs: boolean;
   hardLinks: boolean;
   devices?: boolean;
@@ -33,7 +33,7 @@ export const collectPatterns = (pattern: string, before: string[] = []): string[
   pattern,
 ];
 
-/** What is to be restored, and as whose. Throws {@link UsageError}. */
+/** Options for the selection, the owner and extras. Throws {@link UsageError}. */
 export function partOf(
   flags: PartFlags,
 ): Pick<RestoreOptions, 'selection' | 'owner' | 'extras' | 'devices'> {
@@ -65,21 +65,21 @@ function selectionOf(patterns: {
   }
 }
 
-/** A part of a single file is none. Throws {@link UsageError}. */
+/** A single file has no parts. Throws {@link UsageError}. */
 export function assertHasParts(root: DirectoryEntry, { selection }: { selection?: unknown }): void {
   if (selection === undefined || root.type === 'd') return;
   throw new UsageError('--include and --exclude need a directory, but this is a single file');
 }
 
 /**
- * A target that is typed with a slash at its end is a directory: a single file goes into it, and it
- * is made if need be.
+ * A target with a slash at its end is a directory for a single file. Creates the directory if
+ * needed.
  */
 export async function makeTypedDirectory(typed: string, root: DirectoryEntry): Promise<void> {
   if (typed.endsWith('/') && root.type !== 'd') await makeDirectories(typed);
 }
 
-/** Prints each entry as it would be restored. */
+/** Prints each entry that would be restored. */
 export async function printPlan(
   repository: Repository,
   root: DirectoryEntry,

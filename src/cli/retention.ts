@@ -11,8 +11,9 @@ import {
 import { type TimeFlags, timeText } from './times.ts';
 
 /**
- * Why the policies of their sources keep snapshots, by id. `snapshots` are all of each source. A
- * policy that cannot be read must not hide which snapshots there are: then it says nothing.
+ * The reasons of the sources' policies for keeping snapshots, by snapshot id. `snapshots` must
+ * contain all snapshots of each source. An unreadable policy gives no reasons, but the snapshots
+ * are still listed.
  */
 export async function loadRetentionReasons(
   repository: Repository,
@@ -52,7 +53,7 @@ export function describeReasons(
     : 'nothing: it is removed after the next snapshot of its source';
 }
 
-/** What `snapshot create` removed, for `--json`. */
+/** The snapshots that `snapshot create` removed, for `--json`. */
 export const removedDocuments = (removed: readonly Snapshot[]): object[] =>
   removed.map(({ id, startTimeNs, incomplete, tags }) => ({
     id,
@@ -61,7 +62,7 @@ export const removedDocuments = (removed: readonly Snapshot[]): object[] =>
     tags: tags ?? {},
   }));
 
-/** The same in lines for people. */
+/** The removed snapshots, as lines for people. */
 export function removedLines(removed: readonly Snapshot[], flags: TimeFlags): string[] {
   if (removed.length === 0) return [];
   const lines = removed.map(({ id, startTimeNs, tags }) => {

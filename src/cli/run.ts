@@ -28,7 +28,7 @@ import { addStoreCommands } from './store.ts';
 import { printable } from './terminal.ts';
 import { VERSION } from './version.ts';
 
-/** What was typed makes no sense, whatever is in the repository. */
+/** Errors in the typed arguments. The content of the repository does not matter. */
 const USAGE_CODES = [
   'USAGE',
   'BAD_SOURCE',
@@ -39,14 +39,14 @@ const USAGE_CODES = [
   'MEMORY_LIMIT_TOO_LOW',
 ];
 
-/** Errors of a disk or a permission that reach the top unmapped still name no stack. */
+/** Unmapped system errors, such as those of a disk, exit with `failed`. */
 function exitCodeOf(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.done : ExitCode.usage;
   if (isCode(error, ...USAGE_CODES)) return ExitCode.usage;
   return isCode(error, 'CANCELED') ? ExitCode.interrupted : ExitCode.failed;
 }
 
-/** One sentence on stderr; the stack too when wanted. */
+/** Prints one sentence on stderr, with the stack if `verbose`. */
 function printError(error: unknown, verbose: boolean): void {
   process.stderr.write(`longshore: ${printable(redact(messageOf(error)))}\n`);
   if (!verbose || !(error instanceof Error)) return;
@@ -63,7 +63,7 @@ export function createProgram(): Command {
     .version(VERSION, '--version')
     .exitOverride()
     .showHelpAfterError('(see --help)')
-    // What each takes is in its own help.
+    // Each verb's options are in its own help.
     .configureHelp({ showGlobalOptions: false, subcommandTerm: (command) => command.name() });
   program.commandsGroup('A cluster and its backups:');
   addBackupVerb(program);
@@ -103,7 +103,7 @@ export function createProgram(): Command {
 const NOUNS = /^(backup|restore|schedule|backup-location)s?$/;
 const VERBS = ['create', 'get', 'describe', 'delete', 'logs'];
 
-/** As with Velero the verb may come first: `get backups`. So may `version`. */
+/** As in Velero, the verb may come first: `get backups`. Also accepts `version`. */
 function nounFirst(parameters: readonly string[]): string[] {
   const [first = '', second = '', ...rest] = parameters;
   const noun = NOUNS.exec(second)?.[1];
@@ -113,8 +113,8 @@ function nounFirst(parameters: readonly string[]): string[] {
 }
 
 /**
- * Runs one command line, without the program's name. Resolves with the exit code: commands that did
- * a part only have set it on the process.
+ * Runs one command line, without the program's name. Resolves with the exit code. A command that
+ * did only a part has set it on the process.
  */
 export async function runCommandLine(
   parameters: readonly string[],
@@ -124,7 +124,7 @@ export async function runCommandLine(
     await createProgram().parseAsync(nounFirst(parameters), { from: 'user' });
     return Number(process.exitCode ?? ExitCode.done);
   } catch (error) {
-    // Commander has said its own already.
+    // commander has already printed its own errors.
     if (!(error instanceof CommanderError)) report(error, parameters.includes('--verbose'));
     return exitCodeOf(error);
   }

@@ -66,7 +66,7 @@ export function addBackupFlags(command: Command): void {
     );
 }
 
-/** The same of restores. */
+/** Flags of `velero server` about restores, same source. */
 export function addRestoreFlags(command: Command): void {
   command
     .option(

@@ -28,7 +28,7 @@ export interface BackupSettings {
   readonly operationsEveryMs: number;
   readonly operationTimeoutNs: Nanoseconds;
   readonly podVolumeTimeoutMs: number;
-  /** Of operations of single actions, by their names. */
+  /** Time limits of operations, by name of the action. */
   readonly timeoutsOfActions: ReadonlyMap<string, Nanoseconds>;
   readonly resourceTimeoutMs: number;
   readonly defaults: BackupDefaults;
@@ -37,7 +37,7 @@ export interface BackupSettings {
   readonly trustsMustInclude: boolean;
   readonly logLevel: string;
   readonly logFormat: string;
-  /** Whether this server deletes backups as well, and whether it makes them. */
+  /** Whether this server also deletes backups, and whether it makes them. */
   readonly isDeletionHere?: boolean;
   readonly isMadeHere?: boolean;
 }
@@ -92,7 +92,7 @@ function wholeOf(flag: string, text: string): number {
   throw new UsageError(`${flag} "${text}" is not a whole number`);
 }
 
-/** Of flags such as `longshore.io/csi-pvc-backupper=12h`. */
+/** Parses flags such as `longshore.io/csi-pvc-backupper=12h`. */
 function actionTimeouts(texts: readonly string[]): Map<string, Nanoseconds> {
   const timeouts = new Map<string, Nanoseconds>();
   for (const text of texts) {

@@ -62,8 +62,8 @@ export interface OpenedBackups {
 }
 
 /**
- * What the controller of backups needs. Throws where the policies for all backups cannot be read:
- * no backup is then what was asked for.
+ * Opens the dependencies of the backup controllers. Throws if the policies for all backups are
+ * unreadable, because every backup would be wrong without them.
  */
 export async function openBackups(
   common: Common,
@@ -127,7 +127,7 @@ export async function openBackups(
     object: (resource, ref) => {
       reads.begin(resource, ref, { isExact: true });
     },
-    // As the action for PVCs asks for it.
+    // The action for PVCs reads the volume in the same way.
     claim: (pvc) => {
       const { volumeName = '' } = (pvc as PersistentVolumeClaim).spec;
       if (settings.hasCsi) reads.begin(PVS, { name: volumeName });
@@ -153,7 +153,8 @@ export async function openBackups(
       runner ??= theDiscovery().then(
         (found) =>
           new ClusterRunner({
-            // Runs alone: whoever ends a backup must not see it as it was before its last change.
+            // Only runs use it. The controllers that end a backup must not read a stale, prefetched
+            // Backup.
             client: reads.client,
             readAhead,
             discovery: found,
@@ -277,9 +278,7 @@ export async function openBackups(
   };
 }
 
-/**
- * A name that is mistyped would change nothing, without a word. Not waited for: a plugin may hang.
- */
+/** Warns of mistyped names, which would have no effect. Not awaited, because a plugin may hang. */
 export async function warnOfUnknownActions(
   named: Iterable<string>,
   plugins: { host(): Promise<{ readonly plugins: readonly { readonly name: string }[] }> },
@@ -293,13 +292,13 @@ export async function warnOfUnknownActions(
     const text = '--plugin-item-operation-timeout names actions that no plugin has';
     logger.warn({ unknown, known: [...known] }, text);
   } catch {
-    // That its plugins could not be loaded is said by whoever needs them.
+    // The code that needs the plugins reports the error.
   }
 }
 
-/** Of one open repository; the server has other work beside it. Our choice. */
+/** For one open repository, because the server has other work too. Our choice. */
 const MEMORY = '256MiB';
-/** Repositories open at once, of all locations. Our choice. */
+/** Maximum number of open repositories in all locations. Our choice. */
 const OPEN_AT_ONCE = 2;
 
 type Parts = Pick<
@@ -313,15 +312,15 @@ type Parts = Pick<
   | 'metrics'
 >;
 
-/** The controller of deletions on top of what backups are made with. */
+/** The controller of deletions, which shares the dependencies of backups. */
 function deletionController(common: Common, parts: Parts): DeletionController {
   const { client, logger, namespace, host, backups } = common;
   const places = createLimiter(OPEN_AT_ONCE);
   const forget: ForgetSnapshots = ({ location, password }, ids, { signal, mayForget }) =>
     places.run(async () => {
       signal.throwIfAborted();
-      // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a
-      // backup.
+      // Velero's client name in all its repositories. No disk cache, because each repository is
+      // opened once per backup.
       const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
       await using opened = await openContext(options, { password, logger, cache: false });
       return await forgetSnapshots(opened.repository, ids, { signal, mayForget });

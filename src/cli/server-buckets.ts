@@ -4,7 +4,7 @@ import { environment } from '../config/index.ts';
 import { LocationBuckets } from '../server/index.ts';
 import type { Common } from './server-common.ts';
 
-/** Buckets of locations, whose credentials are in a folder of their own. */
+/** Buckets of locations, with credentials files in their own folder. */
 export function locationBuckets(
   { client, namespace, logger }: Pick<Common, 'client' | 'namespace' | 'logger'>,
   directory: string,

@@ -4,20 +4,20 @@ import type { KubeClient, ReadsAhead } from '../kube/index.ts';
 import type { OperationMetrics, SharedBackups } from '../server/index.ts';
 import type { ServerPlugins } from './server-plugins.ts';
 
-/** What all controllers have in common. */
+/** Dependencies of all controllers. */
 export interface Common {
   readonly client: KubeClient;
-  /** Of this client: what backups will soon ask for. */
+  /** Prefetched reads of this client, for backups. */
   readonly reads: ReadsAhead;
   readonly logger: Logger;
   readonly namespace: string;
   readonly host: string;
   readonly registry: Registry;
-  /** For credentials. */
+  /** For credentials files. */
   readonly directory: string;
   readonly plugins: ServerPlugins | undefined;
-  /** One watch of Backups for all that need it. */
+  /** One watch of Backups, shared by all controllers. */
   readonly backups: SharedBackups;
-  /** Of operations of backups and restores, for both controllers. */
+  /** For operations of backups and restores, shared by both controllers. */
   readonly operationMetrics?: OperationMetrics;
 }

@@ -1,10 +1,7 @@
 import { lookup } from '../base/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/**
- * What there is here, by the names that Velero's server gives its controllers. All run where none
- * is named, as there.
- */
+/** Our controllers, with the names of Velero's. As in Velero, all run by default. */
 export const CONTROLLERS = [
   'backup',
   'backup-operations',
@@ -22,19 +19,19 @@ export const CONTROLLERS = [
   'restore-finalizer',
 ] as const;
 export type ControllerName = (typeof CONTROLLERS)[number];
-/** They make restores together. */
+/** Restores need all of these together. */
 export const RESTORE_CONTROLLERS = ['restore', 'restore-operations', 'restore-finalizer'] as const;
 export type RestoreControllerName = (typeof RESTORE_CONTROLLERS)[number];
 
-/** Names of before, and of Velero's controllers that are one here. */
+/** Old names, and Velero's controllers that are merged here. */
 const ALIASES: Readonly<Record<string, ControllerName>> = {
   repository: 'backup-repo',
   'backup-queue': 'backup',
 };
 
 /**
- * Those that run: the ones that are named, or all; without those that are disabled. Throws
- * `UsageError`, also for some of those of restores without the others.
+ * The chosen controllers without the disabled ones. Throws `UsageError`, also if only some
+ * controllers of restores are chosen.
  */
 export function chosenControllers(
   named: string | undefined,

@@ -43,22 +43,22 @@ import { RecentRates, secondsLeft } from './status-rows.ts';
 
 type Movement = StatusWorld['movements'][number];
 
-/** The facts that change seldom include all nodes of the cluster. */
+/** These facts rarely change, and include all nodes of the cluster. */
 const FACTS_EVERY_MS = 60_000;
-/** Many visitors are one look. */
+/** Visitors share one update within this time. */
 const LOOKED_NS = 2n * SECOND_NS;
 const FAILED_MAX = 20;
 
 export interface StatusPageOptions extends Pick<Common, 'client' | 'logger' | 'namespace'> {
-  /** Whether those who may browse a backup find its files there. */
+  /** Whether users with the right to browse a backup find its files on the page. */
   readonly hasFiles?: boolean;
-  /** For other addresses than those of loopback. Without it the page makes its own. */
+  /** For addresses other than loopback. Without it the page generates its own. */
   readonly certificate?: ServedCertificate | undefined;
-  /** Audiences of which a visitor's token must have one; if empty, those of the API server. */
+  /** A visitor's token must have one of these audiences. If empty, those of the API server. */
   readonly audiences?: readonly string[];
 }
 
-/** Serves the status page until it is disposed of. Throws `ADDRESS_UNUSABLE`. */
+/** Serves the status page until it is disposed. Throws `ADDRESS_UNUSABLE`. */
 export async function openStatusPage(
   address: string,
   { client, logger, namespace, hasFiles = false, ...options }: StatusPageOptions,
@@ -81,7 +81,7 @@ export async function openStatusPage(
         access: new Access({ reviews: browseReviews(client, namespace, audiences), logger, clock }),
       }
     : undefined;
-  // No token ever comes over plain HTTP from another machine.
+  // Tokens from other machines never come over plain HTTP.
   const certificate =
     options.certificate ?? ends.use(await ServedCertificate.open(SELF_SIGNED, { logger, clock }));
   const handlerOf = ({ isLoopback }: BoundAddress): RequestListener => {
@@ -100,7 +100,7 @@ export async function openStatusPage(
     ...listener,
     async [Symbol.asyncDispose]() {
       stop.abort();
-      // First nobody asks any more, then the repositories are closed.
+      // End all requests before closing the repositories.
       await kept.disposeAsync();
       await running;
     },
@@ -110,18 +110,15 @@ export async function openStatusPage(
 interface Looked {
   readonly world: StatusWorld;
   readonly now: VolumesNow;
-  /** By the UID of the backup or restore. */
+  /** Keyed by UID of the backup or restore. */
   readonly underWay: ReadonlyMap<string, readonly PageVolume[]>;
   readonly over: ReadonlyMap<string, readonly Movement[]>;
-  /** What was asked for of it already. */
+  /** Descriptions that were already requested. */
   readonly described: Map<string, readonly PageVolume[]>;
   readonly age: Stopwatch;
 }
 
-/**
- * Volumes as agents' own objects tell of them, looked through once for all visitors of some
- * seconds.
- */
+/** The volumes in the agents' objects, updated once every few seconds for all visitors. */
 export class FollowedVolumes implements VolumeSource {
   readonly #follower: StatusFollower;
   readonly #client: KubeClient;
@@ -155,8 +152,8 @@ export class FollowedVolumes implements VolumeSource {
     const { world, underWay, over, described } = this.#looked;
     const known = described.get(owner.uid);
     if (known) return known;
-    // Hundreds may run, of thousands of volumes: each is described once, and those that are over
-    // without looking at all others.
+    // Hundreds of runs may have thousands of volumes. Each volume is described once, and ended ones
+    // separately.
     const all = [
       ...(underWay.get(owner.uid) ?? []),
       ...this.#describe({ ...world, movements: [] }, over.get(owner.uid) ?? []),
@@ -187,7 +184,7 @@ export class FollowedVolumes implements VolumeSource {
       if (phase === 'Completed') completed.push(movement);
     }
     failed.sort((a, b) => endedMs(b) - endedMs(a));
-    // Those that have ended keep nobody waiting.
+    // Ended moves cannot block other moves.
     const small = { ...world, movements: underWay };
     const rows = describeMovements(small);
     this.#rates.see(rows, performance.now());
@@ -252,8 +249,8 @@ function ownerOf({ metadata: { labels = {} } }: Movement): VolumeOwner {
 }
 
 /**
- * By repository, of what was moved since agents say how much of it is new (1.18); from then on, one
- * that says nothing found nothing new, since Go leaves out a zero.
+ * Moved bytes by repository, from the first move whose agent reported new bytes (1.18) on. After
+ * that, a missing value means no new bytes, because Go omits a zero.
  */
 function movedBytes(completed: readonly Movement[]): Map<string, MovedBytes> {
   const since = new Map<string, string>();
@@ -282,7 +279,7 @@ function newBytesOf({ status }: Movement): number | undefined {
   return typeof bytes === 'number' ? bytes : undefined;
 }
 
-/** Undefined for what was restored. */
+/** Undefined for restores. */
 function repositoryOf({ spec }: Movement): string | undefined {
   const { backupStorageLocation: location } = spec;
   if ('sourcePVC' in spec) return repositoryKey(String(spec.sourceNamespace), location);

@@ -14,12 +14,10 @@ import {
 } from '../plugin/index.ts';
 import { type PluginInfo, serverEvents } from '../server/index.ts';
 
-/**
- * Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice.
- */
+/** Velero's CLI waits for 5 s. Later answers are missing from the list. Our choice. */
 const LIST_MS = 3000;
 
-/** Storages that need no plugin here, by the names of Velero's plugins for them. */
+/** Storages that need no plugin here, with the names of Velero's plugins. */
 const STORES: readonly PluginInfo[] = ['aws', 'azure', 'fs', 'gcp'].map((name) => ({
   name: `velero.io/${name}`,
   kind: 'ObjectStore',
@@ -29,21 +27,21 @@ export interface ServerPluginsOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly folder: string;
-  /** Of Velero: `EnableCSI`. */
+  /** Velero's flag: `EnableCSI`. */
   readonly features: string | undefined;
-  /** Backups are made here: no Velero server has actions for CSI, and ours do it all. */
+  /** This server makes backups: Velero's own CSI actions are absent, so ours do all the work. */
   readonly makesBackups: boolean;
-  /** The same of restores. */
+  /** The same for restores. */
   readonly makesRestores?: boolean;
-  /** In the Events that tell what operations wait for. */
+  /** Source of the Events that tell what operations are waiting for. */
   readonly host: string;
-  /** The server's own, which plugins get. */
+  /** The server's own flags, which plugins receive. */
   readonly flags: readonly string[];
 }
 
 /**
- * The plugins of this server: its own, and those of its folder, each of which is started once and
- * asked.
+ * The plugins of this server: built-in ones, and those of its folder. Plugins of the folder are
+ * started once to list their actions.
  */
 export class ServerPlugins implements AsyncDisposable {
   readonly #abort = new AbortController();
@@ -51,7 +49,7 @@ export class ServerPlugins implements AsyncDisposable {
   readonly #folder: string;
   readonly #opening: Promise<PluginHost | undefined>;
   readonly #own: readonly PluginInfo[];
-  /** Shared with the server, so that both sides of a backup decide by the same rules. */
+  /** Shared with the server, so that both sides of a backup use the same rules. */
   readonly policies = new PinnedPolicies();
 
   private constructor({
@@ -94,7 +92,7 @@ export class ServerPlugins implements AsyncDisposable {
       ...pluginsFor({ hasCsi: !makesAny && isCsiOn, load }),
       ...(makesRestores ? [podVolumeRestorePlugin(load)] : []),
     ];
-    // As with Velero: without the feature no snapshot of a CSI driver is taken.
+    // As in Velero: without the feature no CSI snapshots are taken.
     const builtIn = all.filter(
       ({ name }) => !makesAny || isCsiOn || !name.startsWith('longshore.io/csi-'),
     );
@@ -107,13 +105,14 @@ export class ServerPlugins implements AsyncDisposable {
     });
   }
 
-  /** Returns at once: a plugin that hangs is waited for by nobody. */
+  /** Returns at once, because a plugin may hang. */
   static begin(options: ServerPluginsOptions): ServerPlugins {
     return new ServerPlugins(options);
   }
 
   /**
-   * Once every plugin has said what it offers. Throws `PLUGIN_FOLDER` where that could not be read.
+   * Resolves when every plugin has listed its actions. Throws `PLUGIN_FOLDER` if the folder could
+   * not be read.
    */
   async host(): Promise<PluginHost> {
     const host = await this.#opening;
@@ -121,7 +120,7 @@ export class ServerPlugins implements AsyncDisposable {
     throw new CodedError('PLUGIN_FOLDER', `the plugins of ${this.#folder} could not be loaded`);
   }
 
-  /** Those that are known soon. */
+  /** The plugins that answer in time. */
   async list(): Promise<readonly PluginInfo[]> {
     const late = Symbol('late');
     const host = await Promise.race([this.#opening, sleep(LIST_MS, late, { ref: false })]);
@@ -132,7 +131,7 @@ export class ServerPlugins implements AsyncDisposable {
       );
     }
     if (host === late || host === undefined) return this.#own;
-    // Velero's plugin for a storage may be there all the same, for its snapshots.
+    // Velero's plugin for a storage may also be present, for its snapshots.
     const isOther = ({ name, kind }: PluginInfo): boolean =>
       !STORES.some((store) => store.name === name && store.kind === kind);
     return [...STORES, ...host.plugins.map(infoOf).filter(isOther)].sort(byKindAndName);

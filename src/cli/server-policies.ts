@@ -2,12 +2,12 @@ import type { Backup, KubeClient } from '../kube/index.ts';
 import { globalPoliciesOf, ownPoliciesOf } from '../plugin/index.ts';
 import { type VolumePolicies, withGlobalPolicies } from '../volume-policy/index.ts';
 
-/** On a Backup: the name of the ConfigMap that has the policies for all backups. */
+/** Annotation on a Backup: the name of the ConfigMap with the policies for all backups. */
 export const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
 /**
- * The policies of a backup, with those for all backups that the server was given. Throws
- * `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
+ * The policies of a backup, with the server's policies for all backups. Throws `NO_VOLUME_POLICY`
+ * and `BAD_VOLUME_POLICY`.
  */
 export async function serverPoliciesOf(
   client: KubeClient,
@@ -20,7 +20,7 @@ export async function serverPoliciesOf(
   return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
 }
 
-/** The policies for all backups, where plugins look for them. */
+/** Adds the name of the policies for all backups in the place where plugins read it. */
 export function notedPolicies(
   { metadata, ...backup }: Backup,
   globalPolicies: string | undefined,

@@ -47,7 +47,7 @@ export interface RestoreFlags {
 export interface RestoreSettings {
   readonly priorities: RestorePriorities;
   readonly terminatingMs: number;
-  /** Whose image has the helper that pods wait with. */
+  /** The Deployment whose image has the helper for waiting pods. */
   readonly deployment: string;
 }
 
@@ -69,7 +69,10 @@ export interface OpenedRestores {
   readonly unsavedOperations: UnsavedOperations;
 }
 
-/** What the controllers of restores need. They have one map of operations, and one watch. */
+/**
+ * Opens the dependencies of the restore controllers, which share one map of operations and one
+ * watch.
+ */
 export function openRestores(
   common: Common,
   { features }: { readonly features?: string },
@@ -187,7 +190,7 @@ export function openRestores(
   };
 }
 
-/** What of the policies of a Restore is for backups alone. */
+/** The parts of a Restore's policies that apply only to backups. */
 export function restorePoliciesOf(config: ConfigMap): RestorePolicySummary {
   const policies = parsePolicyConfigMap(config);
   return {

@@ -78,7 +78,7 @@ export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   garbageCollectionFrequency: string;
 }
 
-/** They have one map of operations. */
+/** These share one map of operations. */
 const OF_BACKUPS = ['backup', 'backup-operations', 'backup-finalizer'] as const;
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
@@ -88,19 +88,19 @@ const EXPIRY_MS = 3_600_000;
 const SYNC_PERIOD = '--backup-sync-period';
 
 export interface ServerSurroundings {
-  /** Flags of Velero's that were set and change nothing here. */
+  /** Velero's flags that were set and have no effect here. */
   readonly ineffective?: readonly string[];
-  /** The flags as they were typed, which plugins of others are given. */
+  /** The typed flags, for third-party plugins. */
   readonly pluginFlags?: readonly string[];
-  /** Ends the server; without it the signals of the process do. */
+  /** Stops the server. The default are the signals of the process. */
   readonly signal?: AbortSignal;
-  /** Of its own log, where logs of backups and restores have the level of the flag. */
+  /** For the server's own log. Logs of backups and restores use the level of the flag. */
   readonly logLevel?: string;
-  /** Told once it serves, with the address of the status page if there is one. */
+  /** Called when the server is ready, with the address of the status page if any. */
   readonly onServing?: (statusPage: string | undefined) => void;
 }
 
-/** Runs the server until it is told to end. */
+/** Runs the server until it is stopped. */
 export async function runServer(
   flags: ServerFlags,
   { ineffective = [], pluginFlags = process.argv.slice(3), ...around }: ServerSurroundings = {},
@@ -203,7 +203,7 @@ export async function runServer(
   }
 }
 
-/** Loaded where it is wanted only. */
+/** The code of the page is loaded only on demand. */
 async function statusPageOf(
   { statusPageAddress: address, statusPageFiles: hasFiles = false, ...flags }: ServerFlags,
   common: Common,
@@ -368,7 +368,7 @@ function controllerOf(
         client,
         logger,
         namespace,
-        // Which Velero, for its CLI, and which program.
+        // Velero's version for its CLI, and our own.
         serverVersion: `${VELERO_VERSION}+longshore.${VERSION}`,
         plugins: async () => (await common.plugins?.list()) ?? [],
       });
@@ -392,10 +392,10 @@ const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
 
 const isZero = (text: string): boolean => /^0(?:ns|us|µs|ms|s|m|h)?$/.test(text);
 
-/** As Velero's flag: 0 is Kopia's own, an hour. */
+/** As in Velero's flag: 0 means Kopia's own default, one hour. */
 function frequencyOf(text: string): string {
   if (isZero(text)) return '1h0m0s';
   durationFlagMs(MAINTAIN_FREQUENCY, text, '1h0m0s');
-  // Go knows no days.
+  // Go has no unit for days.
   return text.replaceAll(/(\d+(?:\.\d+)?)d/g, (_, days: string) => `${Number(days) * 24}h`);
 }

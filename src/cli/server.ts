@@ -98,7 +98,7 @@ export function addServerVerb(program: Command): void {
     });
 }
 
-/** What the flags of the server are when these are given. */
+/** The values of all server flags if these are given. */
 export function serverFlags(given: readonly string[]): ServerFlags {
   const program = new Command();
   addServerVerb(program);

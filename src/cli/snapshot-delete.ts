@@ -25,7 +25,7 @@ export function addDelete(group: Command): void {
     .action(deleteSnapshots);
 }
 
-/** All of them or none: a name that is wrong is found before anything is deleted. */
+/** Checks all names before it deletes anything. */
 async function deleteSnapshots(names: string[], options: VerbOptions): Promise<void> {
   const relative = names.find(isRelativeName);
   if (relative !== undefined) {
@@ -49,7 +49,7 @@ async function deleteSnapshots(names: string[], options: VerbOptions): Promise<v
   }
 }
 
-/** Whose snapshot it was: of a damaged one only the labels tell. */
+/** The source of a deleted snapshot. A damaged manifest has only its labels. */
 function describeDeleted(manifest: Manifest): string {
   try {
     return `of ${formatSource(parseSnapshot(manifest).source)}`;

@@ -11,7 +11,7 @@ import { UsageError } from './usage-error.ts';
 
 const DEFAULT_PIN = 'manual';
 
-/** `pin`, `unpin` and `expire`: which snapshots stay. */
+/** `pin`, `unpin` and `expire`: control which snapshots stay. */
 export function addKeepVerbs(group: Command): void {
   const id = '335744cf';
   for (const [name, summary] of [
@@ -39,7 +39,7 @@ export function addKeepVerbs(group: Command): void {
     .action(expire);
 }
 
-/** All of them or none: a name that is wrong is found before anything is changed. */
+/** Checks all names before it changes anything. */
 async function pin(
   names: readonly string[],
   options: VerbOptions<{ name: string }>,

@@ -18,7 +18,7 @@ import type { Column } from './table.ts';
 import { printable, printId, printJson, printTable } from './terminal.ts';
 import { timeText } from './times.ts';
 
-/** Of IDs on a narrow terminal, unless more are needed to tell them apart. */
+/** Length of IDs on a narrow terminal, unless more digits are needed to tell them apart. */
 const SHORT_ID_DIGITS = 8;
 
 const columns = (digits: number): Column[] => [
@@ -62,7 +62,7 @@ async function list(options: VerbOptions<ListOptions>): Promise<void> {
   const wanted = Object.entries(options.tag ?? {});
   const snapshots = found
     .filter(({ incomplete }) => options.all === true || !incomplete)
-    // Kopia's command line and Velero write the same key with and without a prefix.
+    // Kopia's command line writes tags with a prefix, Velero without.
     .filter(({ tags }) =>
       wanted.every(
         ([key, value]) =>

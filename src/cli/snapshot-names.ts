@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import type { Repository } from '../repository/index.ts';
 import { parseSource, type SourceInfo } from '../snapshot/index.ts';
 
-/** How verbs are told which snapshot is meant. */
+/** How verbs name a snapshot. */
 export const OBJECT_ARGUMENT = '<id>';
 const SOURCE_OPTION = ['--source <user@host:/path>', 'source that latest refers to'] as const;
 const NAMES_HELP = `
@@ -15,16 +15,13 @@ export interface NameOptions {
   source?: string;
 }
 
-/**
- * Adds what a verb takes that is told a snapshot, and the help for it; `moreHelp` comes behind
- * that.
- */
+/** Adds the options and help of a verb that takes a snapshot. `moreHelp` follows the help. */
 export function withNames(command: Command, moreHelp?: string): Command {
   const help = moreHelp === undefined ? NAMES_HELP : `${NAMES_HELP}\n${moreHelp}`;
   return command.option(...SOURCE_OPTION).addHelpText('after', help);
 }
 
-/** Of a path alone: as this client records it. */
+/** A path alone means this client's source of that path. */
 export function sourceOf(
   { client }: Repository,
   { source: text }: NameOptions,

@@ -150,7 +150,7 @@ async function restore(
   warnOfNotSet(attributesNotSet);
 }
 
-/** The rules of the backup; undefined if they do not matter or nobody knows them. */
+/** The rules of the backup; undefined if they do not matter or are unknown. */
 async function rulesOf(
   repository: Repository,
   id: string,

@@ -2,7 +2,7 @@ import type { MovementDescription } from '../agent/index.ts';
 import { ageText, formatBytes } from '../base/index.ts';
 import { formatDuration } from './terminal.ts';
 
-/** How fast a volume moves: undefined where that cannot be told. */
+/** The rate of a volume in bytes per second; undefined if unknown. */
 export type RateOf = (row: MovementDescription) => number | undefined;
 
 export const HEADER = ['KIND', 'NAME', 'PHASE', 'NODE', 'AGE', 'WAITS FOR'] as const;
@@ -36,7 +36,7 @@ const beginOf = ({ kind, name, phase, node, ageSeconds }: MovementDescription): 
   ...[kind, name, phase, node, ageText(ageSeconds)],
 ];
 
-/** A row is one line. */
+/** Keeps a row on one line. */
 const textOf = (text: string): string => text.replaceAll(/\s*\n\s*/g, ' ');
 
 function progressOf(row: MovementDescription, rateOf: RateOf): string[] {
@@ -52,7 +52,7 @@ function progressOf(row: MovementDescription, rateOf: RateOf): string[] {
   ];
 }
 
-/** Undefined where nothing moves, or the end is not known. */
+/** Undefined if nothing moves, or the total is unknown. */
 export function secondsLeft(
   { bytesDone, totalBytes }: MovementDescription,
   rate: number | undefined,
@@ -61,13 +61,13 @@ export function secondsLeft(
   return (totalBytes - bytesDone) / rate;
 }
 
-/** Since it began to move. */
+/** Since the start of the move. */
 export function averageRate({ bytesDone, movingSeconds }: MovementDescription): number | undefined {
   if (movingSeconds === undefined || movingSeconds < 1) return undefined;
   return bytesDone / movingSeconds;
 }
 
-/** For programs: numbers and what is known. */
+/** For programs: numbers, and only known values. */
 export function documentOf(row: MovementDescription, rateOf: RateOf): object {
   const { movingSeconds, ...rest } = row;
   const rate = movingSeconds === undefined ? undefined : rateOf(row);
@@ -82,7 +82,7 @@ export function documentOf(row: MovementDescription, rateOf: RateOf): object {
 const WINDOW_MS = 60_000;
 const SAMPLES_MAX = 64;
 
-/** Rates over the last minute, of the volumes that are being moved and of no others. */
+/** Rates over the last minute, for the volumes that are moving now. */
 export class RecentRates {
   readonly #samples = new Map<string, { atMs: number; bytes: number }[]>();
 
@@ -90,7 +90,7 @@ export class RecentRates {
     return this.#samples.size;
   }
 
-  /** All rows as they are now; what is not among them, or does not move, is forgotten. */
+  /** Takes all current rows, and forgets volumes that are missing or not moving. */
   see(rows: readonly MovementDescription[], nowMs: number): void {
     const moving = new Set<string>();
     for (const { uid, movingSeconds, bytesDone } of rows) {
@@ -105,7 +105,7 @@ export class RecentRates {
     for (const uid of this.#samples.keys()) if (!moving.has(uid)) this.#samples.delete(uid);
   }
 
-  /** Until it was seen for some seconds, the average since it began. */
+  /** The average since the start is used for the first seconds. */
   readonly of: RateOf = (row) => {
     const samples = this.#samples.get(row.uid) ?? [];
     const [first] = samples;

@@ -17,9 +17,9 @@ export interface WatchFlags {
   readonly output: 'json' | 'yaml' | 'wide' | undefined;
 }
 
-/** What is watched, as its users see it. */
+/** Shows the watched moves to a user. */
 export interface Screen {
-  /** `rows`: undefined as long as nothing is known. */
+  /** `rows`: undefined until the first state is known. */
   show(
     rows: MovementDescription[] | undefined,
     rates: RecentRates,
@@ -27,7 +27,7 @@ export interface Screen {
   ): Promise<void>;
 }
 
-/** One that ended while it was watched is shown for so long. */
+/** A move that ended during the watch is shown for this long. */
 const ENDED_MS = 30_000;
 const FIRST_PHASES: readonly string[] = MOVING_FIRST;
 
@@ -36,7 +36,7 @@ export interface Outputs {
   readonly warn: (text: string) => void;
 }
 
-/** For people: one table, drawn anew in its place. */
+/** For people: one table, redrawn in place. */
 export class LiveTable implements Screen {
   readonly #flags: WatchFlags;
   readonly #terminal: Terminal;
@@ -93,7 +93,7 @@ export class LiveTable implements Screen {
   }
 }
 
-/** Of a move that goes on, on a pipe. */
+/** Interval for a running move, on a pipe. */
 const PROGRESS_EVERY_MS = 30_000;
 
 interface Told {
@@ -102,7 +102,7 @@ interface Told {
   readonly atMs: number;
 }
 
-/** For pipes: each operation once, then again when something about it has changed. */
+/** For pipes: each move once, then again after each change. */
 export class ChangeLog implements Screen {
   readonly #flags: WatchFlags;
   readonly #outputs: Outputs;
@@ -134,7 +134,7 @@ export class ChangeLog implements Screen {
           : before.state !== now.state ||
             (before.bytesDone !== now.bytesDone && nowMs - before.atMs >= PROGRESS_EVERY_MS);
       if (isDue) changed.push(row);
-      // One that was over from the start is not told of, and need not be remembered.
+      // A move that was over from the start is not printed.
       if (isDue) told.set(row.uid, now);
       else if (before) told.set(row.uid, before);
     }
@@ -163,7 +163,7 @@ export class ChangeLog implements Screen {
     return lines.map((line) => `${line}\n`).join('');
   }
 
-  /** Once when it begins, once when it is over; beside the rows, which programs read. */
+  /** Prints the start and end of an outage on stderr, because programs read the rows. */
   #tellOutage(outage: string | undefined): void {
     if ((outage === undefined) === (this.#outage === undefined)) return;
     this.#outage = outage;
@@ -172,7 +172,9 @@ export class ChangeLog implements Screen {
   }
 }
 
-/** What is worth a line: not the bytes, which change all the time. */
+/**
+ * The part of a row whose change prints a line. Bytes change all the time, so they are not in it.
+ */
 function stateOf({ phase, node, waitsFor, movingSeconds }: MovementDescription): string {
   const isMoving = movingSeconds !== undefined && waitsFor.startsWith('its data: ');
   const note = isMoving ? waitsFor.slice(waitsFor.indexOf(';') + 1 || waitsFor.length) : waitsFor;

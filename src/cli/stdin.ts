@@ -14,7 +14,7 @@ interface StreamFlags {
 const NAME_BYTES_MAX = 255;
 
 /**
- * The stream that the flags ask for. `words` are the command where there is one, else the paths.
+ * The stream that the flags request. `words` are the command if there is one, else the paths.
  * Undefined without `--stdin`. Throws {@link UsageError}.
  */
 export function streamOf(
@@ -42,7 +42,7 @@ export function streamOf(
   return { name, read: (signal) => inputOf(addAbortSignal(signal, process.stdin)) };
 }
 
-/** A producer that failed at once has written nothing. Throws `STDIN_EMPTY`. */
+/** Empty input means that the producer failed at once. Throws `STDIN_EMPTY`. */
 async function* inputOf(input: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   let isEmpty = true;
   for await (const chunk of input) {
@@ -60,7 +60,7 @@ async function* outputOf(
 ): AsyncGenerator<Uint8Array> {
   const child = spawn(program, rest, { stdio: ['inherit', 'pipe', 'inherit'], signal });
   const ended = endOf(child);
-  // Met where it is awaited: until then it must not count as unhandled.
+  // Awaited later: until then a rejection must not count as unhandled.
   ended.catch(() => undefined);
   try {
     for await (const chunk of child.stdout) yield chunk as Uint8Array;
@@ -72,7 +72,7 @@ async function* outputOf(
   }
 }
 
-/** Undefined where it succeeded. */
+/** Undefined for success. */
 async function endOf(child: ChildProcess): Promise<string | undefined> {
   const [code, signal] = (await once(child, 'close')) as [number | null, string | null];
   if (code === 0) return undefined;

@@ -14,7 +14,7 @@ import {
 import { environment } from '../config/index.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
 
-/** What every verb takes about the storage. */
+/** Storage options of every verb. */
 export interface StorageFlags {
   repo: string;
   uploadLimit?: string;
@@ -28,8 +28,8 @@ export interface StorageFlags {
 const CACHE_BYTES = 2 ** 30;
 
 /**
- * The storage as the flags want it: rates held, what passes tried again, metadata of remote ones
- * kept on disk.
+ * Opens the storage with the flags: rate limits, retries, and a disk cache for metadata of remote
+ * storages.
  */
 export async function openRepositoryStorage(
   flags: StorageFlags,
@@ -69,7 +69,7 @@ export async function openRepositoryStorage(
   return withCache(storage, { directory, bytesMax, logger });
 }
 
-/** Undefined where it is no directory of this machine. */
+/** Undefined if the repository is not a directory on this machine. */
 export async function repositoryPath({ repo }: { repo: string }): Promise<string | undefined> {
   const location = parseLocation(repo);
   return location.kind === 'file' ? await realpath(location.path) : undefined;

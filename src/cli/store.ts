@@ -8,7 +8,7 @@ import { ExitCode } from './exit.ts';
 import { JSON_OPTION } from './program.ts';
 import { printable, printJson, printLine } from './terminal.ts';
 
-/** Somebody waits for the answer: what does not move for this long does not work. */
+/** A person waits: a transfer without progress for this long has failed. */
 const STALL_MS = 15_000;
 const NAME_WIDTH = 18;
 
@@ -93,7 +93,7 @@ interface LocationOptions {
 async function location(file: string, options: LocationOptions): Promise<void> {
   let object: unknown;
   try {
-    // Not needed by any other verb, and as large as all of ours together.
+    // Loaded late: as large as all of our code, and no other verb needs it.
     const { parse } = await import('./yaml.ts');
     object = parse(await readFile(file, 'utf8'));
   } catch (cause) {

@@ -2,15 +2,15 @@ import { printable } from '../base/index.ts';
 
 export interface Column {
   readonly title: string;
-  /** What a cell is on a narrow terminal, before anything is left out or cut. */
+  /** A shorter form for a narrow terminal, tried before columns are dropped or cut. */
   readonly shorten?: (cell: string) => string;
-  /** Left out on a narrow terminal; the highest first. */
+  /** Dropped on a narrow terminal, the highest number first. */
   readonly leaveOut?: number;
-  /** May be cut down to so many characters. Without it, the column is never cut. */
+  /** May be cut to this number of characters. Without it, the column is never cut. */
   readonly min?: number;
-  /** A name to copy: it stays on one line, even if that line is wider than the terminal. */
+  /** A name that users copy: never wrapped, even if it is wider than the terminal. */
   readonly isWhole?: boolean;
-  /** Which end of a cell goes. */
+  /** The end of a cell that is cut. */
   readonly cut?: 'start' | 'end';
 }
 
@@ -18,7 +18,7 @@ const GAP = '  ';
 const CUT = '…';
 type Row = readonly string[];
 
-/** Lines of a table of any width: columns aligned by their longest cell. */
+/** Lines of a table of any width. Columns are aligned to their longest cell. */
 export function wideTable(columns: readonly Column[], rows: readonly Row[]): string[] {
   return align(
     columns.map(({ title }) => title),
@@ -27,9 +27,9 @@ export function wideTable(columns: readonly Column[], rows: readonly Row[]): str
 }
 
 /**
- * Lines of a table that is at most so wide: cells are shortened, columns left out, the longest
- * cells cut. Where that is not enough, each row becomes a few lines of names and values, with
- * nothing left out.
+ * Lines of a table up to this width: shortens cells, drops columns, and cuts the longest cells. If
+ * that is not enough, prints each row as several lines of names and values, without dropping
+ * anything.
  */
 export function fittingTable(
   columns: readonly Column[],
@@ -78,7 +78,7 @@ function cutTo(cell: string, length: number, end: 'start' | 'end'): string {
   return `${CUT}${cell.slice(cell.length - length + 1)}`;
 }
 
-/** A few lines for each row, with a blank line between two. */
+/** Several lines for each row, with a blank line between rows. */
 function records(columns: readonly Column[], rows: readonly Row[], width: number): string[] {
   const label = longest([columns.map(({ title }) => title)]) + GAP.length;
   const room = Math.max(8, width - label);
@@ -94,7 +94,7 @@ function records(columns: readonly Column[], rows: readonly Row[], width: number
   });
 }
 
-/** At blanks where there are some. */
+/** Breaks at blanks if there are any. */
 function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   let rest = text;
@@ -107,7 +107,7 @@ function wrap(text: string, width: number): string[] {
   return [...lines, rest];
 }
 
-// By hand: a call takes some 100,000 parameters.
+// A loop, because a call accepts only about 100,000 arguments.
 const longest = (rows: readonly Row[]): number =>
   rows.reduce((most, row) => row.reduce((width, cell) => Math.max(width, cell.length), most), 0);
 const widest = (lines: readonly string[]): number => longest([lines]);

@@ -9,7 +9,7 @@ type Level = (typeof LEVELS)[number];
 
 let liveLine = '';
 
-/** One line for people: `warning: message key=value`. */
+/** A logger for people, with lines such as `warning: message key=value`. */
 export function createTerminalLogger(minimum: string): Logger {
   const threshold = Math.max(0, LEVELS.indexOf(minimum as Level));
   const write =
@@ -40,7 +40,7 @@ export interface LiveLine {
 }
 
 /**
- * A line that is drawn anew four times a second, on a terminal only. It is given the terminal's
+ * A line that is redrawn four times a second, on a terminal only. `render` gets the number of
  * columns.
  */
 export function startLiveLine(render: (columns: number) => string): LiveLine {
@@ -71,15 +71,15 @@ export function formatDuration(seconds: number): string {
 
 export type DocumentFormat = 'json' | 'yaml';
 
-/** What the flags of the command that runs say of its output. */
+/** Output settings from the flags of the running command. */
 const form: { toYaml: ((value: unknown) => string) | undefined; isQuiet: boolean } = {
   toYaml: undefined,
   isQuiet: false,
 };
 
-/** What documents are printed as from here on. */
+/** Sets the format of all documents printed later. */
 export async function setDocumentFormat(format: DocumentFormat): Promise<void> {
-  // As large as all of ours together: loaded for those who ask.
+  // Loaded late: as large as all of our code.
   form.toYaml = format === 'yaml' ? (await import('./yaml.ts')).stringify : undefined;
 }
 
@@ -88,7 +88,7 @@ export function setQuiet(isQuiet: boolean): void {
   form.isQuiet = isQuiet;
 }
 
-/** The one document of `--json` or `-o`; bigints as integers. */
+/** Prints the single document of `--json` or `-o`. Bigints become integers. */
 export function printJson(value: unknown): void {
   const json = jsonText(value);
   printText(form.toYaml ? form.toYaml(JSON.parse(json)) : `${json}\n`);
@@ -101,7 +101,7 @@ const jsonText = (value: unknown): string =>
     2,
   );
 
-/** The same for a list that may be too long for one string: elements are written as they come. */
+/** Prints a list that may be too long for one string, element by element. */
 export class JsonList {
   #count = 0;
 
@@ -119,30 +119,30 @@ export class JsonList {
 }
 
 /**
- * One line for people, unless they want quiet. Sources, owners and targets are what other clients
- * wrote: nothing of them reaches a terminal as it is.
+ * Prints a line for people, unless they want quiet. Escapes control characters, because other
+ * clients wrote the sources, owners and targets.
  */
 export function printLine(text: string): void {
   if (!form.isQuiet) printFact(text);
 }
 
-/** The same where the line is what was asked for. */
+/** Prints a line that the user asked for, also with `--quiet`. */
 export function printFact(text: string): void {
   printText(`${printable(text)}\n`);
 }
 
-/** What a script needs of a command whose output is quiet. */
+/** Prints an ID for scripts, only with `--quiet`. */
 export function printId(id: string): void {
   if (form.isQuiet) printFact(id);
 }
 
-/** How wide the terminal is; undefined where output goes to a file or a pipe. */
+/** Width of the terminal; undefined if output goes to a file or pipe. */
 export const terminalWidth = (): number | undefined =>
   process.stdout.isTTY ? process.stdout.columns || 80 : undefined;
 
 const LAST_COLUMN_MIN = 16;
 
-/** A table that fits the terminal; in full where there is none, or with `isWide`. */
+/** Prints a table that fits the terminal. In full without a terminal, or with `isWide`. */
 export function printTable(
   columns: readonly (Column | string)[],
   rows: readonly (readonly string[])[],

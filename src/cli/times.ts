@@ -14,7 +14,7 @@ export function timeText(ns: Nanoseconds, { utc }: TimeFlags = {}): string {
   if (ns === GO_ZERO_TIME_NS) return 'never';
   const date = toDate(ns);
   const minutes = utc === true ? 0 : -date.getTimezoneOffset();
-  // The clock of the zone, read by the methods for UTC.
+  // Shifted so that the UTC methods return local time.
   const shifted = new Date(date.getTime() + minutes * 60_000);
   const year = shifted.getUTCFullYear();
   if (Number.isNaN(year) || year < 0 || year > 9999) return formatGoTime(ns);

@@ -5,8 +5,7 @@ import { ExitCode } from './exit.ts';
 import { printable } from './terminal.ts';
 
 /**
- * What is shown on a terminal; the log has all of them with --verbose, and --json up to
- * {@link HELD_MAX}.
+ * Limit on a terminal. The log has all entries with --verbose, and --json up to {@link HELD_MAX}.
  */
 const SHOWN_MAX = 10;
 const HELD_MAX = 100_000;
@@ -23,10 +22,7 @@ export class UnreadEntries {
     if (this.#held.length < HELD_MAX) this.#held.push(failure);
   }
 
-  /**
-   * The first few lines for a person; none when every entry could be read, or what could not is
-   * ignored.
-   */
+  /** The first lines for a person. Empty if all entries were read, or all failures are ignored. */
   describe(): string[] {
     if (this.#errors === 0) return [];
     const shown = this.#held.filter(({ ignored }) => !ignored).slice(0, SHOWN_MAX);
@@ -51,8 +47,8 @@ export class UnreadEntries {
 }
 
 /**
- * What a snapshot never held of its source, in sentences for whoever restores or verifies it: it
- * looks whole without.
+ * The parts of the source that a snapshot lacks, as sentences. Restores and checks cannot see them
+ * otherwise.
  */
 function describeMissing({ summary }: DirectoryEntry): string[] {
   const { incomplete, numFailed = 0 } = summary ?? {};
@@ -68,17 +64,15 @@ function describeMissing({ summary }: DirectoryEntry): string[] {
   ];
 }
 
-/**
- * Says on stderr what the snapshot does not hold, and has the process end with the code for that.
- */
+/** Warns on stderr of parts missing from the snapshot, and sets the exit code. */
 export function warnOfMissing(root: DirectoryEntry): void {
   for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
   if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
 }
 
 /**
- * Says on stderr what restored entries lack, and has the process end with the code for that. The
- * log names the first.
+ * Warns on stderr of attributes that could not be restored, and sets the exit code. The log names
+ * the first entries.
  */
 export function warnOfNotSet(notSet: AttributesNotSet): void {
   if (notSet.entries === 0) return;

@@ -1,7 +1,7 @@
 import { resolve } from 'node:path';
 import { CodedError, parseDuration } from '../base/index.ts';
 
-/** What was typed makes no sense: exit code 2, and a pointer to `--help`. */
+/** Invalid arguments: exit code 2, and a pointer to `--help`. */
 export class UsageError extends CodedError {
   constructor(message: string) {
     super('USAGE', message);
@@ -9,15 +9,15 @@ export class UsageError extends CodedError {
 }
 
 /**
- * A path as it was typed, made absolute. An empty one is a variable that is not set, and not the
- * current directory, which a restore would write over. Throws {@link UsageError}.
+ * Makes a typed path absolute. An empty path comes from an unset variable and is refused. Otherwise
+ * a restore would write to the current directory. Throws {@link UsageError}.
  */
 export function absolutePath(what: string, text: string): string {
   if (text !== '') return resolve(text);
   throw new UsageError(`the ${what} is empty; write . for the current directory`);
 }
 
-/** The value of a flag as milliseconds, at least one. Throws {@link UsageError}. */
+/** Parses a flag into milliseconds, at least one. Throws {@link UsageError}. */
 export function durationFlagMs(flag: string, text: string, example: string): number {
   const ns = parseDuration(text);
   if (ns !== undefined && ns >= 1_000_000n) return Number(ns / 1_000_000n);

@@ -1,15 +1,15 @@
 import { type Command, Option } from 'commander';
 
 /**
- * Flags of `velero server` 1.18.3 (pkg/cmd/server/config/config.go) about what is not here yet.
- * They are taken, so that a Deployment of Velero's need not be changed, and named in the log when
- * they are set.
+ * Flags of `velero server` 1.18.3 (pkg/cmd/server/config/config.go) for features that do not exist
+ * here. They are accepted, so that Velero's Deployments need no change. The log names them if they
+ * are set.
  */
 const WITHOUT_EFFECT = [
   '--restore-only [boolean]',
   '--client-qps <n>',
   '--client-burst <n>',
-  // Pages are as large as memory allows.
+  // The page size here depends on memory.
   '--client-page-size <n>',
   '--profiler-address <address>',
   '--max-concurrent-k8s-connections <n>',
@@ -17,8 +17,8 @@ const WITHOUT_EFFECT = [
 ];
 
 /**
- * Written by `velero install` and charts of some versions, and of Velero's root command and its log
- * library: nobody misses them.
+ * Flags from `velero install` and charts of some versions, from Velero's root command and its log
+ * library. They need no warning.
  */
 const IGNORED = [
   '--keep-latest-maintenance-jobs <n>',
@@ -50,9 +50,7 @@ export function addVeleroServerFlags(command: Command): void {
   }
 }
 
-/**
- * Names of flags that were set and change nothing here, though they would change Velero's server.
- */
+/** Flags that were set and have no effect here, but would change Velero's server. */
 export function flagsWithoutEffect(command: Command): string[] {
   return command.options
     .filter(({ flags }) => WITHOUT_EFFECT.includes(flags))

@@ -2,7 +2,7 @@ import type { VerificationReport } from '../snapshot/index.ts';
 import { countOf } from './amounts.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
 
-/** From 0 to 1. Throws a usage error. */
+/** A number above 0, up to 1. Throws a usage error. */
 export function shareOf(text: string): number {
   const percent = /^(\d+(?:\.\d+)?)%$/.exec(text)?.[1];
   const share = Number(percent) / 100;
@@ -17,8 +17,8 @@ export const budgetOf = (text: string | undefined): bigint | undefined =>
 const RECORDED = 'the next backup of a volume stores again what is damaged and still on it';
 
 /**
- * What is wrong, in a sentence; also damage that an earlier run has found in packs that this one
- * has not read.
+ * The problem in one sentence. Also reports damage that an earlier run found in packs that this run
+ * did not read.
  */
 export function problemOf(report: VerificationReport): string | undefined {
   const { problems, problemsNotListed, damagedContents, record } = report;

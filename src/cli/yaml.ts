@@ -1,2 +1,2 @@
-/** For imports that wait: of a module of CommonJS itself a bundle gives no names then. */
+/** For dynamic imports: in a bundle, a CommonJS module has no named exports. */
 export { parse, stringify } from 'yaml';

@@ -31,14 +31,14 @@ import { BACKUP, findNamed, type Noun, type Run } from './noun.ts';
 import { RestoreBucket } from '../../server/index.ts';
 import type { Session } from './session.ts';
 
-/** The Secret that pods of Velero mount for locations without one of their own, and its key. */
+/** The Secret that Velero's pods mount for locations without credentials, and its key. */
 const DEFAULT_SECRET = 'cloud-credentials';
 const DEFAULT_KEY = 'cloud';
 
 /**
- * Works with the bucket that a backup is in, or the backup of a restore. Throws `NO_BACKUP`,
- * `NO_LOCATION`, `NO_LOGS` where a backup has none yet, and what the API server and the bucket
- * throw.
+ * Runs a task with the bucket of a backup, or of a restore's backup. Throws `NO_BACKUP`,
+ * `NO_LOCATION`, `NO_LOGS` if the backup has no location yet, and errors of the API server and the
+ * bucket.
  */
 export async function withBucketOf<T>(
   { word }: Noun,
@@ -62,8 +62,8 @@ export async function withBucketOf<T>(
 }
 
 /**
- * Runs a task with the bucket of a location and the files that the cluster keeps for a Restore.
- * Throws the errors of the API server and of the bucket.
+ * Runs a task with the bucket of a location, and with the files of a Restore in the cluster. Throws
+ * errors of the API server and of the bucket.
  */
 export async function withBucketOfLocation<T>(
   location: BackupStorageLocation,
@@ -95,8 +95,8 @@ export async function withBucketOfLocation<T>(
 }
 
 /**
- * Where the repository of a namespace's volumes is, for as long as the work goes on. Throws as
- * `loadRepositoryAccess` does.
+ * Runs a task with access to the repository of a namespace's volumes. Throws the errors of
+ * `loadRepositoryAccess`.
  */
 export async function withRepositoryOf<T>(
   place: { readonly storageLocation: string; readonly volumeNamespace: string },
@@ -130,7 +130,7 @@ async function findLocation(name: string, session: Session): Promise<BackupStora
 }
 
 /**
- * Outside of the cluster its bucket may be known by another address: the one by which Velero's CLI
+ * Outside the cluster a bucket may have another address: `publicUrl`, which Velero's CLI uses for
  * downloads.
  */
 function reachable(location: BackupStorageLocation): BackupStorageLocation {
@@ -141,7 +141,7 @@ function reachable(location: BackupStorageLocation): BackupStorageLocation {
 }
 
 /**
- * For a location without credentials of its own: what the environment names, else what Velero's
+ * The default credentials of a location: those of the environment, else of the Secret that Velero's
  * pods mount.
  */
 async function defaultCredentials(

@@ -11,8 +11,8 @@ import { printable, printLine } from '../terminal.ts';
 import type { Session } from './session.ts';
 
 /**
- * Longer than a data mover that is cut off may take to stop, for which the end waits
- * (`--fence-timeout`).
+ * Must exceed the time in which a disconnected data mover stops (`--fence-timeout`), because the CR
+ * ends only after that.
  */
 const WAIT_MS = 900_000;
 
@@ -21,13 +21,13 @@ const isOver = (download: DataDownload): boolean => isMovementOver(phaseOf(downl
 const nameOf = ({ metadata }: DataDownload): string =>
   `DataDownload ${metadata.namespace ?? ''}/${metadata.name}`;
 
-/** A Restore has no slash in its name. */
+/** The name of a Restore contains no slash. */
 export const isClaimName = (name: string): boolean => name.includes('/');
 
 /**
- * Ends the restores in place of a claim, given as NAMESPACE/PVC, or the one whose DataDownload has
- * this name. False where there is no such DataDownload; of a claim that has none it throws
- * `NO_RESTORE`, and `RESTORE_OVER` where all have ended.
+ * Cancels the restores in place of a claim, given as NAMESPACE/PVC, or the restore with this
+ * DataDownload name. Returns false if there is no such DataDownload. Throws `NO_RESTORE` for a
+ * claim without any, and `RESTORE_OVER` if all have ended.
  */
 export async function cancelInPlace(
   name: string,
@@ -71,8 +71,8 @@ async function restoresOf(
 }
 
 /**
- * Of this very object: another one may have got its name. What has ended meanwhile is left as it is
- * by the agents; false where it is gone, which keeps no other one from being told.
+ * Cancels only this object, not a later one of the same name. Agents ignore the cancel of an ended
+ * one. Returns false for a deleted object, so that the others are still canceled.
  */
 async function cancel(download: DataDownload, { client, signal }: Session): Promise<boolean> {
   const { uid, namespace = '', name } = download.metadata;
@@ -81,7 +81,7 @@ async function cancel(download: DataDownload, { client, signal }: Session): Prom
     await client.patch(DATA_DOWNLOADS, { namespace, name }, patch, { signal });
     return true;
   } catch (error) {
-    // The server says it is in conflict where another object has the name now.
+    // The server answers with a conflict if another object has the name now.
     if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
     return false;
   }

@@ -14,9 +14,9 @@ export interface CancelFlags extends ClusterFlags {
 const WAIT_MS = 600_000;
 
 /**
- * Asks the server to end a backup or a restore, or the node-agents to end a restore in place.
- * Throws `NO_BACKUP` or `NO_RESTORE`, and `BACKUP_OVER` or `RESTORE_OVER` for one that has ended,
- * and `RUN_GONE`.
+ * Cancels a backup or restore through the server, or a restore in place through the node-agents.
+ * Throws `NO_BACKUP`, `NO_RESTORE`, `RUN_GONE`, and for an ended run `BACKUP_OVER` or
+ * `RESTORE_OVER`.
  */
 export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags): Promise<void> {
   const { word, resource } = noun;
@@ -24,7 +24,7 @@ export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags):
     const { client, namespace, signal } = session;
     const ref = { namespace, name };
     if (word === 'restore') {
-      // A Restore goes first where a DataDownload has the same name.
+      // A Restore takes precedence over a DataDownload of the same name.
       const isRestore = !isClaimName(name) && (await client.find(resource, ref, { signal }));
       if (!isRestore && (await cancelInPlace(name, flags, session))) return;
     }
@@ -34,7 +34,7 @@ export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags):
       throw new CodedError(code, `${word} ${name} has ended already: ${phaseOf(object)}`);
     }
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
-    // Of this very object: another one may have got its name.
+    // Only this object: a later one may have got its name.
     const { uid } = object.metadata;
     try {
       await client.patch(resource, ref, { metadata: { uid, annotations } }, { signal });

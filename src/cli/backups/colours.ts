@@ -5,12 +5,11 @@ import { printable } from '../terminal.ts';
 
 const CODES: Readonly<Record<Tone, string>> = { good: '32', doubtful: '33', bad: '31', plain: '' };
 
-/** Whether lines can be drawn anew in their place. */
+/** Whether lines can be redrawn in place. */
 export const isLive = (): boolean => process.stdout.isTTY && !environment.isDumbTerminal;
 
 /**
- * With a colour on a terminal, unless NO_COLOR is set. What others have written in it steers no
- * terminal.
+ * Colours the text on a terminal, unless NO_COLOR is set. Escapes control characters in the text.
  */
 export function paint(text: string, tone: Tone): string {
   const plain = printable(text);

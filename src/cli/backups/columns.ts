@@ -5,7 +5,7 @@ import { timeText } from '../times.ts';
 import { itemsOf, phaseOf, type Run } from './noun.ts';
 import type { Schedule } from './specs.ts';
 
-/** What a table has of one object. Velero's columns in its order, and the items. */
+/** A row of a table. The columns are Velero's in its order, and the items. */
 export interface Shown {
   readonly name: string;
   readonly cells: readonly string[];
@@ -113,7 +113,7 @@ function itemsCell(run: Run): string {
       : `${numberText(done)}/${numberText(total)}`;
 }
 
-/** Empty where there is none; what is no time is shown as it is. */
+/** Empty without a time. Invalid times are shown unchanged. */
 export function timeCell(text: string | null | undefined): string {
   if (!text) return '';
   try {
@@ -142,7 +142,7 @@ export function selectorCell(selector: unknown): string {
 const TIMESTAMP = /-\d{14}$/;
 
 /**
- * As Velero sorts backups: by name, and those of one schedule newest first
+ * Velero's order of backups: by name, and those of one schedule newest first
  * (pkg/cmd/util/output/backup_printer.go).
  */
 export function byPrefixAndTime(a: Shown, b: Shown): number {

@@ -23,8 +23,7 @@ import {
 import { waitForEnd } from './wait.ts';
 
 /**
- * Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the API server
- * throws.
+ * Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and errors of the API server.
  */
 export async function createRestore(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<RestoreSpecFlags>(given);
@@ -35,7 +34,7 @@ export async function createRestore(name: string | undefined, given: object): Pr
     const from = await sourceOf(flags, session);
     const nowMs = Number(client.clock.nowNs() / 1_000_000n);
     const awayMs = new Date(nowMs).getTimezoneOffset() * 60_000;
-    // Velero has the local time in this name.
+    // Velero uses local time in this name.
     const source = flags.fromSchedule || (flags.fromBackup ?? '');
     const own = name ?? timestampedName(source, nowMs - awayMs);
     assertName('Restore', own);
@@ -64,9 +63,9 @@ export async function createRestore(name: string | undefined, given: object): Pr
 }
 
 /**
- * Asks the API server by a dry run whether it keeps what says that volumes are to be brought back:
- * with the definitions of Velero 1.18 it would drop that without a word, and the volumes would be
- * left alone. Throws `OLD_DEFINITION`.
+ * Checks by a dry run whether the API server keeps the fields for existing volumes. The definitions
+ * of Velero 1.18 drop them silently, and the volumes would not be restored. Throws
+ * `OLD_DEFINITION`.
  */
 async function assertKept(
   restore: NewObject<KubeObject>,
@@ -96,8 +95,8 @@ interface InPlaceSpec {
 type Source = Pick<RestoreSpecFlags, 'fromBackup' | 'fromSchedule'>;
 
 /**
- * With `--allow-partially-failed` the newest backup is named; otherwise the server finds the newest
- * one that is complete.
+ * Names the newest backup with `--allow-partially-failed`. Otherwise the server chooses the newest
+ * complete one.
  */
 async function sourceOf(
   { fromBackup = '', fromSchedule = '', allowPartiallyFailed }: RestoreSpecFlags,

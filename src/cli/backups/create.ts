@@ -34,8 +34,8 @@ export interface CreateBackupFlags extends BackupSpecFlags {
 const NOT_WAITING = 'the wait ends';
 
 /**
- * Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the
- * API server throws.
+ * Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and errors
+ * of the API server.
  */
 export async function createBackup(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<CreateBackupFlags>(given);
@@ -95,7 +95,7 @@ async function ofSchedule(
   return scheduledBackup(schedule, flags);
 }
 
-/** A backup into a place that there is not would only fail later. Throws `NO_LOCATION`. */
+/** A backup to a missing location would fail only later. Throws `NO_LOCATION`. */
 async function assertLocations(
   { storageLocation, volumeSnapshotLocations = [] }: BackupSpecFlags,
   { client, namespace, signal }: Session,
@@ -110,7 +110,8 @@ async function assertLocations(
     try {
       if (await client.find(resource, { namespace, name }, { signal })) continue;
     } catch (error) {
-      // Who may make backups need not be allowed to see where they go; the server looks, too.
+      // A user who can create backups may lack the right to read locations. The server checks them
+      // too.
       if (isCode(error, 'KUBE_FORBIDDEN')) continue;
       throw error;
     }
@@ -126,7 +127,7 @@ export interface CreateScheduleFlags extends BackupSpecFlags {
   skipImmediately?: boolean;
 }
 
-/** Throws as {@link createBackup}. */
+/** Throws the errors of {@link createBackup}. */
 export async function createSchedule(name: string, given: object): Promise<void> {
   const flags = readFlags<CreateScheduleFlags>(given);
   const { schedule = '', output } = flags;
@@ -177,7 +178,7 @@ export async function createOne(
   }
 }
 
-/** The kind, or the namespace. */
+/** The kind or the namespace is missing. */
 const notThere = ({ resource, word }: Noun, namespace: string, cause: CodedError): CodedError =>
   new CodedError(
     'NOT_INSTALLED',
@@ -185,7 +186,7 @@ const notThere = ({ resource, word }: Noun, namespace: string, cause: CodedError
     { cause },
   );
 
-/** What would be created. */
+/** Prints the object without creating it. */
 export async function printObject(
   resource: Resource<KubeObject>,
   { metadata, spec }: object & { metadata: object; spec?: unknown },

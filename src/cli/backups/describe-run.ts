@@ -7,7 +7,7 @@ import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';
 import { hasEnded } from './volumes.ts';
 
-/** What is known of a backup or restore. The names are a contract of `describe -o json`. */
+/** A backup or restore. The field names are a contract of `describe -o json`. */
 export interface DescribedRun {
   readonly kind: string;
   readonly name: string;
@@ -38,10 +38,10 @@ export interface DescribedRun {
   readonly volumes: readonly DescribedVolume[];
   readonly errorCount: number;
   readonly warningCount: number;
-  /** As `namespace app: …`; undefined where they cannot be read, or are not stored yet. */
+  /** In the form `namespace app: …`. Undefined if they are unreadable or not stored yet. */
   readonly errors?: readonly string[];
   readonly warnings?: readonly string[];
-  /** Why warnings and errors, and volumes of other clusters, are not here. */
+  /** Why messages, and volumes from the bucket, are missing here. */
   readonly notRead?: string;
   readonly reasons: readonly string[];
   readonly next: readonly string[];
@@ -138,7 +138,7 @@ function movedVolume(row: MovementDescription): DescribedVolume {
   };
 }
 
-/** How it ended, or what it waits for; how much there is left to move is told elsewhere. */
+/** The result of the move, or its wait reason. The remaining bytes are in another column. */
 function noteOf(row: MovementDescription): string {
   const { waitsFor } = row;
   if (hasEnded(row) || waitsFor === '') return waitsFor;
@@ -156,7 +156,7 @@ function againText({ spec }: Run): string {
     : 'restore again, what is there already is left alone';
 }
 
-/** What is to be done, where something is. */
+/** Advice for the user; empty if there is nothing to do. */
 function adviceOf(
   { word }: Noun,
   run: Run,

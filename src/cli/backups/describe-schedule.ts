@@ -27,7 +27,7 @@ interface DescribedSchedule {
 
 const BACKUPS_SHOWN = 5;
 
-/** With the newest backups that it made. */
+/** Includes the newest backups of the schedule. */
 export async function describeSchedule(
   { metadata, spec = {}, status = {} }: Schedule,
   { client, namespace, signal }: Session,
@@ -55,7 +55,7 @@ export async function describeSchedule(
   };
 }
 
-/** What it says itself is known here, and what else would count is only known to the server. */
+/** A zone in the expression is known here. The default zone is known only to the server. */
 const whenText = (cron: string): string =>
   /^(CRON_)?TZ=|^@every /.test(cron) ? cron : `${cron} (in the server's time zone, UTC by default)`;
 

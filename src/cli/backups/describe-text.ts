@@ -10,19 +10,19 @@ import { expiryCell, selectorCell, timeCell } from './columns.ts';
 import type { DescribedVolume } from './described.ts';
 import type { DescribedRun } from './describe-run.ts';
 
-/** Without `--details`, of each list. */
+/** Limit for each list without `--details`. */
 const SHOWN_MAX = 10;
 const LABEL = 12;
 
 type Field = readonly [label: string, text: string, tone?: Tone];
 
-/** Lines of `label: text`; those without a text are left out. */
+/** Lines of `label: text`. Fields without a text are skipped. */
 export const fieldLines = (fields: readonly Field[]): string[] =>
   fields
     .filter(([, text]) => text !== '')
     .map(([label, text, tone = 'plain']) => `${`${label}:`.padEnd(LABEL)} ${paint(text, tone)}`);
 
-/** For people. Each line is printable. */
+/** Lines for people, all printable. */
 export function runLines(
   run: DescribedRun,
   { isDetailed, nowMs }: { readonly isDetailed: boolean; readonly nowMs: number },
@@ -83,7 +83,7 @@ export function runLines(
   ];
 }
 
-/** What a Restore does with the data of volumes that are there already, where it does something. */
+/** The treatment of existing volumes by a Restore; empty for nothing. */
 function inPlaceText(spec: object): string {
   const { existingVolumeDataPolicy: policy, uploaderConfig } = spec as {
     existingVolumeDataPolicy?: string | null;
@@ -118,7 +118,7 @@ function takenLines({ spec, labels, annotations }: DescribedRun): string[] {
   ];
 }
 
-/** What was asked for, as far as it is said: Velero writes `0s` and `{}` of what is not. */
+/** The requested fields. Velero writes `0s` and `{}` for fields that are not set. */
 export const specTexts = (spec: object): string[] =>
   Object.entries(spec)
     .filter(([, value]) => value !== '0s' && value !== null && JSON.stringify(value) !== '{}')
@@ -153,17 +153,17 @@ const COLUMNS: readonly Column[] = [
 
 const hasFailed = ({ phase }: DescribedVolume): boolean => hasMovementFailed(phase);
 
-/** Why, in full: in the table there is no room for it. */
+/** The full reasons, which the table has no room for. */
 const failuresOf = (volumes: readonly DescribedVolume[]): string[] =>
   volumes.filter(hasFailed).map(({ volume, note, phase }) => `${volume}: ${note || phase}`);
 
-/** The notes in full, because the table may cut them. They tell which rules left paths out. */
+/** The full notes, because the table may cut them. They name the rules that excluded paths. */
 const notesOf = (volumes: readonly DescribedVolume[]): string[] =>
   volumes.flatMap(({ volume, note, phase }) =>
     phase === 'Completed' && note !== '' ? [`${volume}: ${note}`] : [],
   );
 
-/** Why each volume goes its way, where that is not just the default. */
+/** Why each volume is handled as it is, except for defaults. */
 const decidedOf = (volumes: readonly DescribedVolume[]): string[] =>
   volumes.flatMap(({ volume, decidedBy }) =>
     decidedBy === undefined ? [] : [`${volume}: decided by ${decidedBy}`],
@@ -171,7 +171,7 @@ const decidedOf = (volumes: readonly DescribedVolume[]): string[] =>
 
 const FIRST: readonly string[] = ['Failed', 'Canceled', ...MOVING_FIRST];
 
-/** What failed first, then what goes on. */
+/** Failed volumes first, then running ones. */
 function volumeLines(all: readonly DescribedVolume[], limit: number): string[] {
   if (all.length === 0) return [];
   const placeOf = ({ phase }: DescribedVolume): number =>

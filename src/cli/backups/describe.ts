@@ -15,8 +15,8 @@ export interface DescribeFlags extends ClusterFlags, SelectFlags {
 }
 
 /**
- * Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API
- * server throws.
+ * Prints the found objects first, then throws `NO_BACKUP` or the same for other kinds. Also throws
+ * `UsageError` and errors of the API server.
  */
 export async function describeObjects(
   noun: Noun,
@@ -26,7 +26,7 @@ export async function describeObjects(
   selectorText(flags);
   const { output } = flags;
   await withSession(flags, async (session) => {
-    // Each is read again when its turn comes: all of them at once could be much.
+    // Objects are read again one by one, because all at once could be large.
     const all = await selected(noun, names, flags, session, ({ metadata: { name } }) => ({ name }));
     if (names.length === 0)
       all.found.sort((a, b) => byPrefixAndTime({ ...a, cells: [] }, { ...b, cells: [] }));

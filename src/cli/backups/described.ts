@@ -18,11 +18,11 @@ import type { Noun, Run } from './noun.ts';
 import type { Session } from './session.ts';
 import { hasEnded, isOf, type Movement, MOVEMENTS, volumesOf } from './volumes.ts';
 
-/** What is known of one volume, from the cluster or from the bucket. */
+/** A volume, from the cluster or from the bucket. */
 export interface DescribedVolume {
   /** `namespace/pvc`, or `namespace/pod/volume`. */
   readonly volume: string;
-  /** A kind of object, or how Velero calls the method. */
+  /** A kind of object, or Velero's name of the method. */
   readonly method: string;
   readonly phase: string;
   readonly node: string;
@@ -30,26 +30,26 @@ export interface DescribedVolume {
   readonly totalBytes: number;
   readonly bytesPerSecond?: number;
   readonly secondsLeft?: number;
-  /** What it waits for; of one that has ended, how. */
+  /** The wait reason, or the result of an ended move. */
   readonly note: string;
-  /** The rule, or the annotation of a pod, by which it is backed up so, or not at all. */
+  /** The policy rule or pod annotation that decides how or whether the volume is backed up. */
   readonly decidedBy?: string;
 }
 
-/** Fields of those of backups and of restores. */
+/** Fields of volume infos of backups and restores. */
 type VolumeInfo = Partial<BackupVolumeInfo> &
   Partial<Pick<RestoreVolumeInfo, 'restoreMethod' | 'pvrInfo'>>;
 
-/** From the bucket. */
+/** Files from the bucket. */
 export interface Stored {
   readonly results: Results;
   readonly volumeInfos: readonly VolumeInfo[];
 }
 
-/** Undefined where nothing is stored yet; a text says why it cannot be read. */
+/** Undefined if nothing is stored yet. A text is the reason of a failed read. */
 export type StoredOrProblem = Stored | string | undefined;
 
-/** What cannot be read by then is left out: the rest is there already. */
+/** Time limit for reading the bucket. The rest of the output does not need it. */
 const BUCKET_MS_MAX = 45_000;
 
 export async function loadStored(
@@ -82,8 +82,8 @@ export async function loadStored(
 }
 
 /**
- * Its volumes whose data is moved. What is not over needs a look at all of the cluster that decides
- * about it.
+ * The volumes whose data is moved. For running moves, reads everything in the cluster that affects
+ * them.
  */
 export async function loadVolumes(
   noun: Noun,
@@ -98,7 +98,7 @@ export async function loadVolumes(
       const found = await client.list(resource, { namespace, labelSelector, signal });
       movements.push(...found.filter(isOf(noun, object)));
     } catch (error) {
-      // A cluster without the kind has none, and who may not see them sees the rest.
+      // The cluster may lack the kind, and a user without the right sees only the rest.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
     }
   }
@@ -123,9 +123,7 @@ export async function loadVolumes(
   }
 }
 
-/**
- * Of volumes without such an object, which may be those of another cluster: what the bucket tells.
- */
+/** A volume without such an object, perhaps of another cluster, from the bucket's information. */
 export function storedVolume(info: VolumeInfo): DescribedVolume {
   const { pvbInfo, pvrInfo, csiSnapshotInfo: csi, nativeSnapshotInfo: native, result } = info;
   const ofPod = pvbInfo ?? pvrInfo;

@@ -23,7 +23,7 @@ import { withBucketOf } from './bucket.ts';
 import { BACKUP, findNamed } from './noun.ts';
 import { withSession } from './session.ts';
 
-/** Names of files in the folder of a backup. Other names come from a hostile writer. */
+/** Valid file names in the folder of a backup. Other names come from a hostile writer. */
 const FILE_NAME = /^[a-z0-9][-.a-z0-9]*$/;
 
 export interface ExportFlags extends ClusterFlags, PasswordFileFlags {
@@ -60,7 +60,7 @@ export async function exportBackup(name: string, flags: ExportFlags): Promise<vo
   });
 }
 
-/** The passwords or their keys are all that is left of the cluster. */
+/** Without the cluster, only the passwords or their keys are left. */
 async function exportWithoutCluster(
   name: string,
   location: string,
@@ -116,7 +116,7 @@ async function writeFiles(
   printLine(`${count} files of backup ${name} are in ${directory}, in plain text`);
 }
 
-/** Writes a new file. Removes the file again if reading fails. */
+/** Writes a new file. Deletes it again if reading fails. */
 async function writeNew(
   path: string,
   bytes: AsyncIterable<Uint8Array>,

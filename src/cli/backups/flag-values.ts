@@ -12,7 +12,7 @@ import { UsageError } from '../usage-error.ts';
 
 type Pairs = Record<string, string>;
 
-/** What `backup create`, `restore create` and `schedule create` of Velero have in common. */
+/** Common flags of Velero's `backup create`, `restore create` and `schedule create`. */
 interface CommonFlags extends ClusterFlags {
   includeNamespaces: string[];
   excludeNamespaces?: string[];
@@ -68,8 +68,8 @@ export interface RestoreSpecFlags extends CommonFlags {
 type Read = (text: string, before?: never) => unknown;
 
 /**
- * Reads what was given on the command line; flags that are not read here stay as they are. Throws
- * {@link UsageError}.
+ * Parses values from the command line. Flags without a parser stay unchanged. Throws {@link
+ * UsageError}.
  */
 export function readFlags<T extends object>(raw: object): T {
   const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
@@ -85,20 +85,20 @@ export function readFlags<T extends object>(raw: object): T {
 }
 
 /**
- * Values of flags as Velero's command line takes them (v1.18.3: pkg/cmd/util/flag). All throw
- * {@link UsageError}.
+ * Flag values in the format of Velero's command line (v1.18.3: pkg/cmd/util/flag). All throw {@link
+ * UsageError}.
  */
 
-/** `a,b,c`; given again it takes the place of what was given before. */
+/** `a,b,c`. A repeated flag replaces the earlier value. */
 const listValue = (text: string): string[] => text.split(',');
 
-/** The same, and given again it adds to what was given before. */
+/** `a,b,c`. A repeated flag adds to the earlier value. */
 const growingListValue = (text: string, before: readonly string[] = []): string[] => [
   ...before,
   ...csvOf(text, ','),
 ];
 
-/** `k1=v1,k2=v2`, or with another sign between. Given again it adds to what was given before. */
+/** `k1=v1,k2=v2`, or with another separator. A repeated flag adds to the earlier value. */
 const mapValue =
   (flag: string, sign = '=') =>
   (text: string, before: Readonly<Record<string, string>> = {}): Record<string, string> => {
@@ -111,7 +111,7 @@ const mapValue =
     return map;
   };
 
-/** The same, of labels. */
+/** The same, for labels. */
 const labelsValue =
   (flag: string) =>
   (text: string, before?: Readonly<Record<string, string>>): Record<string, string> => {
@@ -124,7 +124,7 @@ const labelsValue =
 const TRUE = new Set(['1', 't', 'T', 'true', 'TRUE', 'True']);
 const FALSE = new Set(['0', 'f', 'F', 'false', 'FALSE', 'False']);
 
-/** As Go's strconv.ParseBool has it. An empty one is as if the flag were not there. */
+/** Go's strconv.ParseBool. An empty value counts as no flag. */
 const booleanValue =
   (flag: string) =>
   (text: string): boolean | undefined => {
@@ -134,9 +134,7 @@ const booleanValue =
     throw new UsageError(`${flag} "${text}" is neither true nor false`);
   };
 
-/**
- * As Go writes it in an object. Less than nothing is refused: no server could do anything with it.
- */
+/** In Go's format for objects. Negative durations are refused, because no server could use them. */
 const durationValue =
   (flag: string, example: string) =>
   (text: string): string => {
@@ -180,7 +178,7 @@ function orderedResourcesValue(text: string): Record<string, string> {
   return Object.fromEntries(entries);
 }
 
-/** One record of CSV: a field in quotes may have the sign inside, and quotes twice. */
+/** One record of CSV. A quoted field may contain the separator, and doubled quotes. */
 function csvOf(text: string, sign: string): string[] {
   if (text === '') return [];
   const fields: string[] = [];

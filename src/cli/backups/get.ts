@@ -24,8 +24,8 @@ export interface GetFlags extends ClusterFlags, SelectFlags {
 }
 
 /**
- * Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API
- * server throws.
+ * Prints the found objects first, then throws `NO_BACKUP` or the same for other kinds. Also throws
+ * `UsageError` and errors of the API server.
  */
 export async function getObjects(
   noun: Noun,
@@ -59,17 +59,17 @@ export async function getObjects(
   });
 }
 
-/** An empty list is where most people begin: it says how to go on. */
+/** New users often start with an empty list, so the text names the next step. */
 const noneText = ({ word }: Noun, { selector }: SelectFlags, { namespace }: Session): string =>
   selector !== undefined
     ? `there is no ${word} with these labels in namespace ${namespace}`
     : `there is no ${word} in namespace ${namespace}; "longshore ${word} create --help" says how to make one`;
 
-/** One alone, else a list, as Velero prints them. */
+/** A single object, else a list, as in Velero. */
 function documentOf({ resource }: Noun, found: readonly KubeObject[]): object {
   const apiVersion = apiVersionOf(resource);
   const { kind } = resource;
-  // What a reader wants to know first comes first.
+  // Puts the fields that readers look for first.
   const items = found.map((object) => ({ apiVersion, kind, ...object }));
   if (items.length === 1 && items[0]) return items[0];
   return { apiVersion, kind: `${kind}List`, metadata: {}, items };
@@ -125,8 +125,8 @@ interface Moved {
 }
 
 /**
- * Volumes whose data was moved, and how much, by the label that names their backup or restore: of a
- * page nothing else is kept.
+ * Moved volumes and bytes, by the label with the name of their backup or restore. Drops each page
+ * after counting.
  */
 async function movedOf(
   { word }: Noun,
@@ -145,7 +145,7 @@ async function movedOf(
         return [];
       });
     } catch (error) {
-      // A cluster without the kind has none.
+      // The cluster may lack the kind.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
     }
   }

@@ -16,9 +16,8 @@ import { withSession } from './session.ts';
 const STARS = '*'.repeat(8);
 
 /**
- * The log of a backup or restore from its bucket, and behind it what the data movers of its volumes
- * wrote. Throws `NO_BACKUP`, `NO_RESTORE`, `NO_LOCATION`, `NO_LOGS`, and what the API server and
- * the bucket throw.
+ * Prints the log of a backup or restore from its bucket, then the logs of its data movers. Throws
+ * `NO_BACKUP`, `NO_RESTORE`, `NO_LOCATION`, `NO_LOGS`, and errors of the API server and the bucket.
  */
 export async function printLogs(
   kind: MoverLogOwner['kind'],
@@ -37,7 +36,7 @@ export async function printLogs(
   });
 }
 
-/** Throws `NO_LOGS` where nobody can have written any, so that nobody looks for it in a bucket. */
+/** Throws `NO_LOGS` if no log can exist, without a search in the bucket. */
 function assertBegun({ word }: Noun, object: KubeObject): void {
   const { name } = object.metadata;
   const text = ((): string | undefined => {
@@ -53,7 +52,7 @@ function assertBegun({ word }: Noun, object: KubeObject): void {
   }
 }
 
-/** False where there is none. What one cannot be read for keeps none of the others. */
+/** Returns false if there is no log. An unreadable log does not stop the others. */
 async function printAll(
   bucket: Bucket,
   owner: MoverLogOwner,
@@ -90,8 +89,8 @@ async function printAll(
 }
 
 /**
- * Returns whether there was any text. Texts in a bucket may be anybody's: what would steer a
- * terminal is shown as text.
+ * Returns whether there was any text. Escapes control characters, because the bucket is not
+ * trusted.
  */
 async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   const decoder = new TextDecoder();
@@ -109,7 +108,7 @@ async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   return hasText;
 }
 
-/** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME`: no namespace has a dot in its name. */
+/** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME`. Names of namespaces contain no dot. */
 function volumeWords(volume: string): string {
   const dot = volume.indexOf('.');
   const namespace = volume.slice(0, dot);

@@ -3,10 +3,10 @@ import { byPrefixAndTime } from './columns.ts';
 import { BACKUP, RESTORE, SCHEDULE } from './noun.ts';
 import { withSession } from './session.ts';
 
-/** A shell that waits for names is a shell that hangs. */
+/** The shell waits for this command, so the time is short. */
 const MS_MAX = 2000;
 
-/** Names for a shell to complete; none where the cluster does not tell them soon. */
+/** Names for shell completion; none if the cluster does not answer in time. */
 export async function printNames(word: 'backup' | 'restore' | 'schedule'): Promise<void> {
   const { resource } = { backup: BACKUP, restore: RESTORE, schedule: SCHEDULE }[word];
   try {
@@ -18,6 +18,6 @@ export async function printNames(word: 'backup' | 'restore' | 'schedule'): Promi
       for (const { name } of names.sort(byPrefixAndTime)) printFact(name);
     });
   } catch {
-    // Nobody asked for an error in the middle of a line.
+    // Completion must not print errors.
   }
 }

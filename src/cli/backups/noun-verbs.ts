@@ -5,10 +5,7 @@ import type { DeleteFlags } from './delete.ts';
 import type { DescribeFlags } from './describe.ts';
 import type { GetFlags } from './get.ts';
 
-/**
- * Verbs that backups, restores and schedules have alike. What they need is loaded when one of them
- * runs.
- */
+/** Common verbs of backups, restores and schedules. Their code is loaded when one of them runs. */
 
 type Word = 'backup' | 'restore' | 'schedule';
 

@@ -9,7 +9,7 @@ import {
 } from '../../kube/index.ts';
 import type { Session } from './session.ts';
 
-/** Fields of Backups and Restores of Velero 1.18 that people ask about. */
+/** Fields of Backups and Restores of Velero 1.18 that the verbs show. */
 export interface Run extends KubeObject {
   readonly spec?: {
     readonly backupName?: string;
@@ -50,7 +50,7 @@ export interface Run extends KubeObject {
   };
 }
 
-/** What the verbs are about. */
+/** The kind of object that a verb works on. */
 export interface Noun {
   readonly word: 'backup' | 'restore' | 'schedule';
   readonly resource: Resource<KubeObject>;
@@ -61,12 +61,12 @@ export const BACKUP: Noun = { word: 'backup', resource: BACKUPS, missingCode: 'N
 export const RESTORE: Noun = { word: 'restore', resource: RESTORES, missingCode: 'NO_RESTORE' };
 export const SCHEDULE: Noun = { word: 'schedule', resource: SCHEDULES, missingCode: 'NO_SCHEDULE' };
 
-/** As Velero shows it: nothing is `New`. */
+/** As in Velero, an empty phase is `New`. */
 export const phaseOf = (object: KubeObject): string => (object as Run).status?.phase || 'New';
 
 export const isRunOver = (object: KubeObject): boolean => isOver(phaseOf(object));
 
-/** Items that are done, and how many there are; 0 where that is not known yet. */
+/** Processed items and their total; 0 if not known yet. */
 export function itemsOf({ status }: Run): { readonly done: number; readonly total: number } {
   const { totalItems = 0, itemsBackedUp, itemsRestored } = status?.progress ?? {};
   return { done: itemsBackedUp ?? itemsRestored ?? 0, total: totalItems };

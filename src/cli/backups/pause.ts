@@ -16,7 +16,7 @@ export interface PauseFlags extends ClusterFlags, SelectFlags {
   skipImmediately?: string;
 }
 
-/** Throws `NO_SCHEDULE`, `UsageError`, and what the API server throws. */
+/** Throws `NO_SCHEDULE`, `UsageError`, and errors of the API server. */
 export async function setPaused(
   isPaused: boolean,
   names: readonly string[],
@@ -38,7 +38,7 @@ export async function setPaused(
         printLine(`schedule ${metadata.name} is ${word} already`);
         continue;
       }
-      // As Velero does it: what is not said about the next backup is for the server to decide.
+      // As in Velero: null lets the server decide about the next backup.
       const patch = {
         metadata: { uid: metadata.uid },
         spec: { paused: isPaused, skipImmediately },

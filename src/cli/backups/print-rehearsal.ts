@@ -13,15 +13,12 @@ const TONES: Readonly<Record<RehearsedItem['outcome'], Tone>> = {
   skipped: 'plain',
   failed: 'bad',
 };
-/**
- * What is said of no item that would be restored: so many different sentences are counted, and of
- * the rest that there are more.
- */
+/** Maximum number of different notes without an item. The rest is only counted. */
 const SENTENCES_MAX = 1000;
 
 /**
- * Prints what a restore would come to: line by line as it is found out, or as one document. The
- * exit code tells whether something would fail.
+ * Prints the result of a rehearsed restore, line by line or as one document. The exit code tells
+ * whether a restore would fail.
  */
 export async function printRehearsal(
   restore: object,
@@ -93,7 +90,7 @@ function summaryOf(
   return `${told}${more}\nThe restore would be ${phase} (errors: ${errors}, warnings: ${warnings}).\nNothing was changed. Plugins of others were not asked, and no volume was touched.\n`;
 }
 
-/** Sentences about no item that would be restored, each once. */
+/** Notes without an item, each once. */
 class Besides {
   readonly #counts = new Map<string, { level: RehearsalNote['level']; count: number }>();
 
@@ -114,7 +111,7 @@ class Besides {
   }
 }
 
-/** Written as they come, in pieces that a pipe takes well; there may be hundreds of thousands. */
+/** Writes lines in pieces of 32 KiB, because there may be hundreds of thousands. */
 class Lines {
   #text = '';
   #writing: Promise<void> = Promise.resolve();
@@ -128,7 +125,7 @@ class Lines {
     const text = this.#text;
     this.#text = '';
     this.#writing = this.#writing.then(() => writeOutput(text));
-    // It is told at the end.
+    // The error is reported at the end.
     this.#writing.catch(() => undefined);
   }
 

@@ -29,7 +29,7 @@ import { withBucketOf } from './bucket.ts';
 import { BACKUP } from './noun.ts';
 import type { Session } from './session.ts';
 
-/** What a restore would come to, item by item, as it is told. */
+/** Receives the results of a rehearsed restore, item by item. */
 export interface RehearsalReport {
   item(item: RehearsedItem): void;
   note(text: string, level: 'info' | 'warning' | 'error'): void;
@@ -40,9 +40,9 @@ const SERVER_DEPLOYMENT = 'longshore-server';
 const OPERATION_TIMEOUT = '4h0m0s';
 
 /**
- * Rehearses a Restore that was not made, from here: validation, contents of the backup and
- * modifiers as the server has them, the API server asked by dry runs. Throws `NOT_VALID` with all
- * reasons, and what the API server and the bucket throw.
+ * Rehearses a Restore without creating it. Validation, contents of the backup and modifiers are the
+ * server's code. The API server is asked by dry runs. Throws `NOT_VALID` with all reasons, and
+ * errors of the API server and the bucket.
  */
 export async function rehearse(
   given: KubeObject,
@@ -130,14 +130,14 @@ export async function rehearse(
   }
 }
 
-/** Actions name their objects after the UID, and tell objects of earlier restores by their age. */
+/** Actions name objects after the UID, and recognise objects of earlier restores by their age. */
 function asIfMade(restore: Restore): Restore {
   const uid = randomUUID();
   const creationTimestamp = new Date().toISOString();
   return { ...restore, metadata: { ...restore.metadata, uid, creationTimestamp } };
 }
 
-/** The image with the program that pods wait with. */
+/** The image with the program that waits in pods. */
 async function serverImage({ client, namespace, signal }: Session): Promise<string> {
   const ref = { namespace, name: SERVER_DEPLOYMENT };
   const found = await client.find(DEPLOYMENTS, ref, { signal });

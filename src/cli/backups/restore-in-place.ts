@@ -53,19 +53,18 @@ export interface InPlaceVerbFlags extends ClusterFlags {
   json?: boolean;
 }
 
-/** Of Velero's PVC action, where nobody says otherwise. */
+/** Default of Velero's PVC action. */
 const OPERATION_TIMEOUT = '10m0s';
-/** A name with what is put behind it has to fit into a label. */
+/** The name and its suffix must fit into a label. */
 const NAME_CHARS = 40;
 const LOOK_EVERY_MS = 1000;
-/** Node-agents take up what they find within seconds. */
+/** Node-agents claim a new CR within seconds. */
 const TAKEN_UP_MS = 30_000;
 
 /**
- * Asks for the volume of a PVC to be brought back to a backup; with `--wait` or `--dry-run`, shows
- * how that goes and what it did. Throws `UsageError`, `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`,
- * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_COMPLETED`, and what the API server and the bucket
- * throw.
+ * Restores the volume of a PVC in place. With `--wait` or `--dry-run` it shows progress and result.
+ * Throws `UsageError`, `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`, `TARGET_UNUSABLE`,
+ * `TARGET_IN_USE`, `NOT_COMPLETED`, and errors of the API server and the bucket.
  */
 export async function restoreClaimInPlace(
   backupName: string,
@@ -115,7 +114,7 @@ export async function restoreClaimInPlace(
   );
 }
 
-/** What the backup has of the volume. Throws `NOT_BROWSABLE`, `NO_VOLUME`. */
+/** The volume in the backup. Throws `NOT_BROWSABLE`, `NO_VOLUME`. */
 async function storedVolume(
   backup: Run,
   claim: string,
@@ -171,7 +170,7 @@ function downloadOf({
     metadata: {
       generateName: `${short}-in-place-`,
       namespace: session.namespace,
-      // No owner: Kubernetes would delete it with the Backup, and the volume would stay half
+      // No owner: Kubernetes would delete the CR with the Backup, and leave the volume half
       // written.
       labels: { ...NOT_IN_BACKUPS, [BACKUP_NAME]: validLabel(backupName), [BACKUP_UID]: uid },
     },
@@ -191,8 +190,8 @@ function downloadOf({
 }
 
 /**
- * Its UID says which one is meant, so that another one of its name is left alone. Throws
- * `KUBE_FORBIDDEN` for who may not see it.
+ * The UID of the PVC protects a later one of the same name. Throws `KUBE_FORBIDDEN` without the
+ * right to read it.
  */
 export async function findClaim(
   ref: { namespace: string; name: string },
@@ -208,8 +207,8 @@ export async function findClaim(
 }
 
 /**
- * Undefined where there is no volume, and for who may not see it: then whatever volume the PVC has
- * by its turn is meant.
+ * Undefined without a volume, or without the right to read it. The restore then uses the PVC's
+ * volume at its start.
  */
 async function volumeUidOf(
   claim: PersistentVolumeClaim | undefined,
@@ -225,14 +224,13 @@ async function volumeUidOf(
   }
 }
 
-/** The agent looks again; here it is said at once. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
+/** Reports problems at once; the agent checks again. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
 async function assertUsable(download: DataDownload, { client, signal }: Session): Promise<void> {
   let hindrance: CodedError | undefined;
   try {
     hindrance = await inPlaceHindrance(client, download, signal);
   } catch (error) {
-    // Who may ask for a restore has to see the PVC, and need not be allowed to see its volume and
-    // other pods.
+    // The user needs the right to read the PVC, but not its volume and other pods.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
   }
   if (hindrance) throw hindrance;
@@ -245,8 +243,8 @@ const newScreen = (): WaitScreen =>
     : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
 
 /**
- * As it is when it has ended. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C, which leaves it
- * running.
+ * Returns the ended DataDownload. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C. The restore
+ * continues after Ctrl-C.
  */
 async function waitForEnd(
   created: DataDownload,

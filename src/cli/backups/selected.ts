@@ -9,7 +9,7 @@ export interface SelectFlags {
   all?: boolean;
 }
 
-/** What is asked of the API server; `''` is all. Throws {@link UsageError}. */
+/** The label selector for the API server; `''` selects all. Throws {@link UsageError}. */
 export function selectorText({ selector = '' }: SelectFlags): string {
   try {
     parseSelector(selector);
@@ -20,7 +20,7 @@ export function selectorText({ selector = '' }: SelectFlags): string {
   }
 }
 
-/** Where something is changed it has to be said what. Throws {@link UsageError}. */
+/** A change needs an explicit selection. Throws {@link UsageError}. */
 export function assertSelected({ word }: Noun, names: readonly string[], flags: SelectFlags): void {
   const said = [names.length > 0, flags.all === true, flags.selector !== undefined];
   if (said.filter(Boolean).length === 1) return;
@@ -29,13 +29,13 @@ export function assertSelected({ word }: Noun, names: readonly string[], flags: 
 
 export interface Selected<K> {
   readonly found: K[];
-  /** Of names of which there is none. */
+  /** For names without an object. */
   readonly missing: Error[];
 }
 
 /**
- * Named ones in their order; otherwise all that the labels select, page by page, of which only what
- * is taken is kept.
+ * Named objects in their order, else all objects that match the labels, page by page. Keeps only
+ * the results of `take`.
  */
 export async function selected<K>(
   noun: Noun,
@@ -63,7 +63,7 @@ export async function selected<K>(
   return result;
 }
 
-/** One error for all that are missing. */
+/** Throws one error for all missing objects. */
 export function assertNoneMissing({ missing }: Selected<unknown>): void {
   const [first, ...rest] = missing;
   if (!first) return;
@@ -71,7 +71,7 @@ export function assertNoneMissing({ missing }: Selected<unknown>): void {
   throw first;
 }
 
-/** A list is found wherever the kind is defined. */
+/** The list is refused only if the kind is not defined. */
 export const notDefined = ({ resource }: Noun, cause: unknown): CodedError =>
   new CodedError(
     'NO_KIND',

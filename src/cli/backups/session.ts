@@ -2,10 +2,10 @@ import type { KubeClient } from '../../kube/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
 
-/** The cluster that a verb works with, until it ends. */
+/** The cluster of a verb, until the verb ends. */
 export interface Session {
   readonly client: KubeClient;
-  /** Of Velero. */
+  /** Velero's namespace. */
   readonly namespace: string;
   /** Aborts on Ctrl-C. */
   readonly signal: AbortSignal;

@@ -1,8 +1,8 @@
 import { type Command, Option } from 'commander';
 
-/** Values are read later, with all that it takes: other verbs start without it. */
+/** Values are parsed later, because the parsers need much code that other verbs do not load. */
 /**
- * Flags of Velero's command line by their names and defaults (v1.18.3:
+ * Flags with the names and defaults of Velero's command line (v1.18.3:
  * pkg/cmd/cli/backup/create.go).
  */
 export function addBackupSpecFlags(command: Command): void {
@@ -48,8 +48,8 @@ export function addBackupSpecFlags(command: Command): void {
 }
 
 /**
- * The same of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), with the two for
- * volumes that are there already of 1.19.
+ * Flags of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), and the two of 1.19
+ * for existing volumes.
  */
 export function addRestoreSpecFlags(command: Command): void {
   command
@@ -143,15 +143,15 @@ function addCommonFlags(command: Command, what: 'backup' | 'restore'): void {
     );
 }
 
-/** Each time that it is given counts. */
+/** Collects all values of a repeated flag. */
 const given = (text: string, before: readonly string[] = []): string[] => [...before, text];
 
 /**
- * Flags of a command that need no value, and never take the next word for one, which may be a name.
+ * Boolean flags of a command. They never take the next word as a value, because it may be a name.
  */
 const bare = new WeakMap<Command, Set<string>>();
 
-/** `--flag`, or `--flag=false`. Without it nothing is said. */
+/** `--flag` or `--flag=false`. Without the flag the field is not set. */
 export function bareBoolean(command: Command, flag: string, text: string): void {
   command.option(`${flag} [boolean]`, text);
   const flags = bare.get(command);

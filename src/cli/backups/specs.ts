@@ -6,9 +6,9 @@ import { UsageError } from '../usage-error.ts';
 import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
 
 /**
- * Objects as Velero's command line makes them of the same flags (v1.18.3:
- * pkg/cmd/cli/{backup,restore,schedule}/create.go). What Go writes of a field that nobody has set
- * is written here, too: `0s` is a duration that the server decides.
+ * Builds the same objects as Velero's command line from the same flags (v1.18.3:
+ * pkg/cmd/cli/{backup,restore,schedule}/create.go). Includes the values that Go writes for unset
+ * fields: for `0s` the server chooses the duration.
  */
 
 const UNSET_DURATION = '0s';
@@ -25,7 +25,7 @@ const NAME_MAX = 253;
 
 type Fields = Record<string, unknown>;
 
-/** Without what is not set; lists and objects without anything in them are not, either. */
+/** Drops fields that are not set, and empty lists. */
 function set(fields: Fields): Fields {
   const isSet = (value: unknown): boolean => {
     if (value === undefined || value === '' || value === 0) return false;
@@ -38,7 +38,7 @@ function set(fields: Fields): Fields {
 const nonEmpty = <T extends object>(map: T | undefined): T | undefined =>
   map && Object.keys(map).length > 0 ? map : undefined;
 
-/** Throws {@link UsageError} where no server could make the backup. */
+/** Throws {@link UsageError} for a backup that every server would refuse. */
 export function assertBackupFlags(flags: BackupSpecFlags): void {
   assertLists(flags);
   const old = [flags.includeResources, flags.excludeResources, flags.includeClusterResources];
@@ -67,13 +67,13 @@ export function assertRestoreFlags(flags: RestoreSpecFlags): void {
   assertLists(flags);
 }
 
-/** Whether volumes that are there already are written. */
+/** Whether the restore writes existing volumes. */
 export const bringsBack = ({ existingVolumeDataPolicy: policy }: RestoreSpecFlags): boolean =>
   policy === 'full' || policy === 'incremental';
 
 /**
- * Throws {@link UsageError} for what a server would refuse, and for what has no time within five
- * years, which Velero's takes for always.
+ * Throws {@link UsageError} for a schedule that a server would refuse. Also throws if it has no
+ * time within five years, which Velero's server treats as always due.
  */
 export function assertCron(schedule: string): void {
   const problem = cronProblem(schedule);
@@ -102,7 +102,7 @@ function assertLists({
   if (error !== undefined) throw new UsageError(`namespaces: ${error}`);
 }
 
-/** Throws {@link UsageError} for what the API server would take for no name. */
+/** Throws {@link UsageError} for a name that the API server would refuse. */
 export function assertName(kind: string, name: string): void {
   if (name.length <= NAME_MAX && NAME_FORM.test(name)) return;
   throw new UsageError(
@@ -110,7 +110,7 @@ export function assertName(kind: string, name: string): void {
   );
 }
 
-/** Throws {@link UsageError} where no backup of the schedule could have its name. */
+/** Throws {@link UsageError} if the names of its backups would be too long. */
 export function assertScheduleName(name: string): void {
   const most = NAME_MAX - '-YYYYMMDDhhmmss'.length;
   if (name.length <= most) return;
@@ -203,13 +203,10 @@ export interface Schedule extends KubeObject {
 }
 
 const SCHEDULE_LABEL = 'velero.io/schedule-name';
-/** What kubectl notes about the Schedule is no note about a Backup. */
+/** kubectl's annotation about the Schedule does not apply to a Backup. */
 const APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
-/**
- * A backup of what a schedule has in its template. `flags`: of these only labels and annotations
- * count.
- */
+/** A backup from the template of a schedule. Only labels and annotations of `flags` count. */
 export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): NewObject<KubeObject> {
   const { metadata, spec } = schedule;
   const template = spec?.template ?? {};
@@ -245,7 +242,7 @@ export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): New
 const annotationsOf = (annotations: Record<string, string> | undefined): object =>
   nonEmpty(annotations) ? { annotations } : {};
 
-/** Labels and annotations that flags name. */
+/** Labels and annotations from the flags. */
 export const notesOf = ({ labels, annotations }: BackupSpecFlags | RestoreSpecFlags): object => ({
   ...(nonEmpty(labels) && { labels }),
   ...annotationsOf(annotations),

@@ -16,11 +16,11 @@ import {
 } from '../../kube/index.ts';
 import type { Noun } from './noun.ts';
 
-/** Volumes whose data a backup or restore moves, as the cluster's objects tell. */
+/** A move of a volume's data for a backup or restore, as the cluster's CR describes it. */
 
 export type Movement = StatusWorld['movements'][number];
 
-/** Kinds of objects that ask for a volume of theirs to be moved. */
+/** The kinds of CRs that move volumes. */
 export const MOVEMENTS: Readonly<Record<Noun['word'], readonly Resource<Movement>[]>> = {
   backup: [DATA_UPLOADS, POD_VOLUME_BACKUPS],
   restore: [DATA_DOWNLOADS, POD_VOLUME_RESTORES],
@@ -28,8 +28,7 @@ export const MOVEMENTS: Readonly<Record<Noun['word'], readonly Resource<Movement
 };
 
 /**
- * Whether an object was made for this very backup or restore, and not for an earlier one of the
- * same name.
+ * Whether an object belongs to this very backup or restore, not to an earlier one of the same name.
  */
 export function isOf({ word }: Noun, { metadata }: KubeObject): (movement: KubeObject) => boolean {
   const name = validLabel(metadata.name);
@@ -39,7 +38,7 @@ export function isOf({ word }: Noun, { metadata }: KubeObject): (movement: KubeO
   };
 }
 
-/** Its DataUploads, DataDownloads, PodVolumeBackups and PodVolumeRestores. */
+/** DataUploads, DataDownloads, PodVolumeBackups and PodVolumeRestores of a run. */
 export function volumesOf(
   world: StatusWorld,
   noun: Noun,
@@ -55,7 +54,7 @@ export interface VolumeTotals {
   readonly failed: number;
   readonly bytesDone: number;
   readonly totalBytes: number;
-  /** Of each one it is known how much there is. */
+  /** Whether the total is known for every volume. */
   readonly isTotalKnown: boolean;
 }
 

@@ -8,16 +8,16 @@ import { barOf, clockOf, liveText, plainText } from '../progress/lines.ts';
 import { type RateOf, secondsLeft } from '../status-rows.ts';
 import { hasEnded, totalsOf } from './volumes.ts';
 
-/** What is known of a backup or restore that is waited for. */
+/** The state of a backup or restore while a verb waits for it. */
 export interface WaitView {
   /** `backup nightly`. */
   readonly title: string;
   readonly phase: string;
   readonly items: { readonly done: number; readonly total: number };
-  /** Undefined until they were read once. */
+  /** Undefined until the first read. */
   readonly volumes: readonly MovementDescription[] | undefined;
   readonly rateOf: RateOf;
-  /** In a sentence: why nothing goes on, or why what is shown may be old. */
+  /** Why there is no progress, or why the view may be stale. One sentence. */
   readonly note: string | undefined;
 }
 
@@ -27,7 +27,7 @@ export interface WaitScreen {
 
 function sampleOf({ phase, items, volumes = [] }: WaitView): Sample {
   const { count, failed, bytesDone, totalBytes, isTotalKnown } = totalsOf(volumes);
-  // Velero counts anew what it finds on its way: the total of items is a good guess at most.
+  // Velero recounts items as it finds them, so the total is only an estimate.
   const total = items.total > 0 ? ({ value: items.total, kind: 'exact' } as const) : undefined;
   return {
     phase,
@@ -45,12 +45,12 @@ function sampleOf({ phase, items, volumes = [] }: WaitView): Sample {
 
 const ROWS = 24;
 const COLUMNS = 80;
-/** The line of the whole, the line of a note, the line of the prompt. */
+/** Lines for the total, the note and the prompt. */
 const OTHER_LINES = 4;
 const NAME_MAX = 32;
 const BAR = 12;
 
-/** For people: one bar for the whole, and one for each volume, as many as there is room for. */
+/** For people: a progress bar for the whole run, and one for each volume that fits. */
 export class LiveWait implements WaitScreen {
   readonly #block: LiveBlock;
   readonly #terminal: Terminal;
@@ -74,7 +74,7 @@ export class LiveWait implements WaitScreen {
 
 const PLACES: readonly string[] = [...MOVING_FIRST, 'Failed', 'Canceled'];
 
-/** What moves first, then what waits, then what has failed, then what is done. */
+/** Moving volumes first, then waiting, failed and completed ones. */
 function volumeLines(all: readonly MovementDescription[], rateOf: RateOf, room: number): string[] {
   const placeOf = ({ phase }: MovementDescription): number => {
     const place = PLACES.indexOf(phase);
@@ -94,7 +94,7 @@ function volumeLines(all: readonly MovementDescription[], rateOf: RateOf, room: 
   return lines;
 }
 
-/** The end of a long one says more than its beginning. */
+/** Cuts the start of a long name, because its end says more. */
 const nameOf = ({ volume }: MovementDescription, width: number): string =>
   volume.length <= width ? volume.padEnd(width) : `…${volume.slice(volume.length - width + 1)}`;
 
@@ -117,12 +117,11 @@ function volumeText(row: MovementDescription, rateOf: RateOf): string {
   return parts.filter((part) => part !== '').join(', ');
 }
 
-/** On a pipe, of what goes on in one phase. */
+/** Interval of lines on a pipe within one phase. */
 const LINE_EVERY_MS = 30_000;
 
 /**
- * For pipes: a line when the phase changes, and when a volume has ended; and how far it is now and
- * then.
+ * For pipes: a line for each change of phase and each ended volume, and progress at an interval.
  */
 export class PlainWait implements WaitScreen {
   readonly #write: (line: string) => Promise<void>;

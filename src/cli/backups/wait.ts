@@ -24,9 +24,9 @@ import { totalsOf, volumesOf } from './volumes.ts';
 import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
 
 const LOOK_EVERY_MS = 1000;
-/** Servers take up what they find within seconds. */
+/** Servers start a new run within seconds. */
 const TAKEN_UP_MS = 30_000;
-/** An outage that is shorter is not worth a word. */
+/** Shorter outages are not reported. */
 const AWAY_MS = 5000;
 
 export interface WaitForEndOptions {
@@ -39,10 +39,10 @@ export interface WaitForEndOptions {
 }
 
 /**
- * Shows how far a backup or restore is until it has ended, however long that takes: what it waits
- * for is shown, and Ctrl-C leaves it running. An API server that is away is waited for. Throws
- * `NOT_COMPLETED` where it ended as anything but `Completed`, `RUN_GONE` where it was deleted,
- * `CANCELED` after Ctrl-C, and what the API server refuses, with the word that the backup goes on.
+ * Shows the progress of a backup or restore until it ends, without a time limit. Ctrl-C ends only
+ * the wait. Retries while the API server is away. Throws `NOT_COMPLETED` for any end but
+ * `Completed`, `RUN_GONE` for a deleted object, and `CANCELED` after Ctrl-C. Refusals of the API
+ * server are thrown with a note that the run continues.
  */
 export async function waitForEnd(
   noun: Noun,
@@ -68,7 +68,7 @@ export async function waitForEnd(
   const startMs = performance.now();
   const rates = new RecentRates();
   let latest = object;
-  /** Since when nothing but a server that takes it up is missing. */
+  /** Start of the wait for a server that starts the run. */
   let seenMs = startMs;
   let volumes: readonly MovementDescription[] | undefined;
   let away: { readonly sinceMs: number; readonly why: string } | undefined;
@@ -110,7 +110,7 @@ export async function waitForEnd(
   tellEnd(noun, latest, volumes ?? [], (performance.now() - startMs) / 1000);
 }
 
-/** A right or a login may end before the backup does, which does not care. */
+/** A right or login may expire during the wait. The run continues in the cluster. */
 function asRefusal(error: unknown, title: string): unknown {
   if (!isCode(error, 'KUBE_UNAUTHORIZED', 'KUBE_FORBIDDEN')) return error;
   const text = `no longer waiting: ${messageOf(error)}; ${title} goes on in the cluster`;
@@ -122,7 +122,7 @@ const newScreen = (): WaitScreen =>
     ? new LiveWait(stdoutTerminal)
     : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
 
-/** As it is now; or why that is not known. Throws `RUN_GONE`. */
+/** The current object, or the reason of a failed read. Throws `RUN_GONE`. */
 async function look(
   { word }: Noun,
   { metadata: { name, uid } }: KubeObject,
@@ -140,7 +140,7 @@ async function look(
   throw new CodedError('RUN_GONE', `${word} ${name} was deleted while it was waited for`);
 }
 
-/** Who keeps it waiting. */
+/** Why the run waits. */
 function noteOf({ word }: Noun, run: Run, isLate: boolean): string | undefined {
   const phase = phaseOf(run);
   const position = run.status?.queuePosition ?? 0;
@@ -182,7 +182,7 @@ function tellEnd(
   }
   const reasons = [failureReason ?? '', ...validationErrors].filter((reason) => reason !== '');
   const why = reasons.length > 0 ? `: ${reasons.join('; ')}` : ` with ${countOf(errors, 'errors')}`;
-  // One that was refused has no log.
+  // A refused run has no log.
   const more =
     phase === 'FailedValidation'
       ? `"longshore ${word} describe ${name}" says what to do`

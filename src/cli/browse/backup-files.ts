@@ -26,12 +26,15 @@ export interface ClusterBackupFilesOptions {
   readonly repositories?: OpenRepositories;
 }
 
-/** A backup's list of volumes, which changes only while it is made. Our choices. */
+/**
+ * The list of a backup's volumes is cached, because it changes only while the backup runs. Our
+ * choices.
+ */
 const LISTED_NS = 30n * SECOND_NS;
 const LISTS_MAX = 20;
-/** What another repository would not change. */
+/** Errors that a reopened repository would not solve. */
 const SETTLED = ['PATH_NOT_FOUND', 'DEVICE_NOT_READ', 'DEVICE_DAMAGED', 'OBJECT_TOO_LONG'] as const;
-/** A repository that was opened a moment ago knows all that there is. */
+/** A repository opened within this time has all snapshots in its index. */
 const FRESH_NS = 5n * SECOND_NS;
 
 interface Listed {
@@ -40,14 +43,14 @@ interface Listed {
 }
 
 /**
- * Files of the volumes of backups, from the bucket and the repositories of the cluster's locations:
- * as `longshore browse` has them, for many at once.
+ * Files in volumes of backups, from the bucket and the repositories of the cluster's locations. The
+ * same as `longshore browse`, for many users at once.
  */
 export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
   readonly #options: ClusterBackupFilesOptions;
   readonly #repositories: OpenRepositories;
   readonly #devices = new OpenDevices();
-  /** By the UID of the backup, oldest first. */
+  /** Keyed by UID of the backup, oldest first. */
   readonly #listed = new Map<string, Listed>();
 
   constructor(options: ClusterBackupFilesOptions) {
@@ -90,8 +93,8 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
       } catch (error) {
         const isFresh = loan.ageNs < FRESH_NS;
         const isNowhere = isCode(error, ...SETTLED);
-        // A snapshot may be newer than the index that is held, and whatever else failed may be
-        // better with another one. That a visitor goes says nothing.
+        // The snapshot may be newer than the open index, and a reopened repository may solve other
+        // errors. Errors after a visitor left do not count.
         if (!isNowhere && !signal.aborted) loan.retire();
         loan[Symbol.dispose]();
         if (isNowhere || isFresh || !isFirst) throw error;
@@ -135,7 +138,7 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
 }
 
 function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
-  // What fails later may be better with a repository that is opened anew.
+  // A reopened repository may solve later errors.
   async function* guarded<T>(
     parts: AsyncIterable<T>,
     signal: AbortSignal,
@@ -162,10 +165,7 @@ function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
   };
 }
 
-/**
- * The next part may be in memory already, and parsing a million entries would keep everything else
- * of this process waiting.
- */
+/** Parts in memory arrive without a pause. Parsing a million entries would block this process. */
 async function* unhurried<T>(
   parts: AsyncIterable<T>,
   signal: AbortSignal,

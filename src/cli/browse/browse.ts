@@ -25,9 +25,9 @@ export interface BrowseFlags extends ClusterFlags, EntryFlags {
 }
 
 /**
- * Lists the volumes of a backup, a directory in one of them, or writes a file or a directory to
+ * Lists the volumes of a backup, or a directory in a volume, or writes a file or directory to
  * stdout. Throws `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`, `PATH_NOT_FOUND`, `DEVICE_NOT_READ`,
- * `DEVICE_DAMAGED`, and what the API server, the bucket and the repository throw.
+ * `DEVICE_DAMAGED`, and errors of the API server, the bucket and the repository.
  */
 export async function browse(
   name: string,
@@ -58,8 +58,8 @@ export async function browse(
 }
 
 /**
- * Where the volume's namespace was given, its repository is known before its snapshot is. What is
- * wrong with it is said by what opens it.
+ * If the user named the volume's namespace, the repository is known before the snapshot. Its key is
+ * derived meanwhile. Errors are left to the code that opens it.
  */
 async function withHeadStart(
   volume: string | undefined,
@@ -161,7 +161,7 @@ function say(text: string): void {
   process.stderr.write(`longshore: ${printable(text)}\n`);
 }
 
-/** Throws `IS_A_DIRECTORY`, and what reading throws. */
+/** Throws `IS_A_DIRECTORY`, and errors of reading. */
 async function writeBytesOf(file: VolumeFile, name: string, signal: AbortSignal): Promise<void> {
   if (file.entry.type === 'd' && file.deviceBytes === undefined) {
     throw new CodedError('IS_A_DIRECTORY', `${name} is a directory: use --tar`);

@@ -14,37 +14,31 @@ import { KopiaFile } from './kopia-file.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
 /**
- * Contents of devices that are held: some eight of them, with which a directory and its inodes are
- * read without fetching anything twice. Our choice.
+ * Cache for contents of devices. About eight contents are enough to read a directory and its inodes
+ * without fetching anything twice. Our choice.
  */
 const CACHE_BYTES = 32 << 20;
 /**
- * Devices that stay open, and as many contents as one of them has at most: some 15 MiB for each.
+ * Maximum number of open devices, and of contents of each open device. A device takes up to 15 MiB.
  * Our choices.
  */
 const OPEN_MAX = 4;
 const OPEN_PIECES_MAX = 1 << 18;
 /**
- * So many names are sorted, in some 10 MiB, as the page does; a directory with more is listed as it
- * is stored. Our choice.
+ * Maximum number of names to sort, in about 10 MiB, as on the status page. Larger directories are
+ * listed in stored order. Our choice.
  */
 const SORTED_MAX = 20_000;
 
-/**
- * Raw volumes whose files somebody looked at a moment ago: their list of contents and their journal
- * are not read again for each look.
- */
+/** Raw volumes in recent use. Their lists of contents and journals are read only once. */
 export class OpenDevices {
   readonly #cache = new PieceCache(CACHE_BYTES);
-  /**
-   * By object, the one used longest ago first. Another repository that was opened since has other
-   * contents, and the same bytes.
-   */
+  /** Keyed by object, least recently used first. A reopened repository gets new entries. */
   #open = new WeakMap<Repository, Map<string, DeviceFile>>();
 
   /**
-   * The root of what is on the device: files and directories, or the device as one file with a note
-   * why. Throws `SNAPSHOT_INCOMPLETE`, and what the repository throws.
+   * The root of a device: its files and directories. If the device is unreadable, a single file
+   * with a note that explains why. Throws `SNAPSHOT_INCOMPLETE`, and errors of the repository.
    */
   async rootOf(
     repository: Repository,
@@ -104,9 +98,9 @@ export interface RawVolume {
 }
 
 /**
- * What a snapshot's root is where it is of a raw volume: one file that is named by the path of the
- * device, as Velero stores it, or the file alone. Undefined where it is of directories. Throws what
- * the repository throws.
+ * The device of a snapshot of a raw volume. Its root is one file named by the path of the device,
+ * as Velero stores it, or the file alone. Undefined for a snapshot of directories. Throws errors of
+ * the repository.
  */
 export async function rawVolumeOf(
   { contents }: Repository,
@@ -117,7 +111,7 @@ export async function rawVolumeOf(
   if (root.type === 'f') return { device: root, incomplete };
   if (root.type !== 'd' || (root.summary && root.summary.files > 1)) return undefined;
   for await (const [device, ...others] of streamDirectory(contents, root.objectId, { signal })) {
-    // No file in a directory has such a name.
+    // A file name contains no slash, so this is a device.
     const isDevice = device?.type === 'f' && device.name.includes('/') && others.length === 0;
     return isDevice ? { device, incomplete } : undefined;
   }
@@ -145,7 +139,7 @@ export class DeviceVolumeFile implements VolumeFile {
   readonly #file: DeviceFile;
   readonly #whole: WholeDevice | undefined;
 
-  /** `whole`: of the root, which is the device as well. */
+  /** `whole`: set for the root, which is also the device. */
   constructor(file: DeviceFile, whole?: WholeDevice) {
     this.#file = file;
     this.#whole = whole;
@@ -211,7 +205,7 @@ const fileEntryOf = ({ size, id, ...entry }: DeviceEntry): FileEntry => ({
   objectId: id,
 });
 
-/** As directories of snapshots are stored. */
+/** The order of stored directories in snapshots. */
 function inOrder(a: FileEntry, b: FileEntry): number {
   if ((a.type === 'd') !== (b.type === 'd')) return a.type === 'd' ? -1 : 1;
   return Buffer.compare(Buffer.from(a.name), Buffer.from(b.name));

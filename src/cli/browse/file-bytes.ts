@@ -3,10 +3,9 @@ import { readPiece, type Repository, singly, streamPieces } from '../../reposito
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 
 /**
- * The bytes of a file of a snapshot, exactly as many as its entry says: whoever takes them was told
- * how many there are. In memory are two pieces and a part of the list of them, however long the
- * file is: a raw volume is one, too. Throws `DAMAGED_SNAPSHOT`, `BAD_OBJECT`, and what the
- * repository throws.
+ * The bytes of a file in a snapshot. Yields exactly the number of bytes in its entry, because the
+ * caller has announced it. Memory holds two pieces and a part of their list, however long the file
+ * is. Throws `DAMAGED_SNAPSHOT`, `BAD_OBJECT`, and errors of the repository.
  */
 export async function* fileBytes(
   { contents }: Repository,
@@ -23,7 +22,7 @@ export async function* fileBytes(
   if (given < size) throw damagedFile(name, `it has ${given} bytes instead of ${size}`);
 }
 
-/** In their order; the next one is fetched meanwhile. */
+/** In order. The next piece is fetched ahead. */
 async function* piecesOf(
   contents: Repository['contents'],
   file: Pick<DirectoryEntry, 'objectId' | 'size'>,

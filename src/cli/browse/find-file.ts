@@ -7,9 +7,9 @@ import { KopiaFile } from './kopia-file.ts';
 import type { VolumeFile } from './volume-file.ts';
 
 /**
- * A file or directory of a volume by its path from the root. Throws `PATH_NOT_FOUND`,
- * `SNAPSHOT_NOT_FOUND`, `SNAPSHOT_INCOMPLETE` of raw volumes, `DEVICE_NOT_READ`, `DEVICE_DAMAGED`
- * and `OBJECT_TOO_LONG` of what is on one, and what the repository throws.
+ * Finds a file or directory of a volume by its path from the root. Throws `PATH_NOT_FOUND` and
+ * `SNAPSHOT_NOT_FOUND`. For raw volumes throws `SNAPSHOT_INCOMPLETE`, `DEVICE_NOT_READ`,
+ * `DEVICE_DAMAGED` and `OBJECT_TOO_LONG`. Also throws errors of the repository.
  */
 export async function findFile(
   { repository, devices }: { readonly repository: Repository; readonly devices: OpenDevices },
@@ -18,7 +18,7 @@ export async function findFile(
 ): Promise<VolumeFile> {
   const root = await resolveEntry(repository, snapshotId, undefined, { signal });
   const raw = await rawVolumeOf(repository, root, signal);
-  // Of a device the path is nothing that anybody knows it by.
+  // Users know the volume by its name, not by the path of the device.
   const name = volume.slice(volume.indexOf('/') + 1);
   let file: VolumeFile = raw
     ? await devices.rootOf(repository, { ...raw, name }, signal)

@@ -12,8 +12,8 @@ import { fileBytes } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
 /**
- * A file or directory of a snapshot, as Kopia stores it; also a device in which nobody can look,
- * `unread` for that reason.
+ * A file or directory of a snapshot, as Kopia stores it. Also an unreadable device, with the reason
+ * in `unread`.
  */
 export class KopiaFile implements VolumeFile {
   readonly isSorted = true;
@@ -83,7 +83,7 @@ export class KopiaFile implements VolumeFile {
 const SLASH = Buffer.from('/');
 const NODE_LETTERS = { fifo: 'p', char: 'c', block: 'b' } as const;
 
-/** As `ls` shows it: FIFOs and device nodes are stored as empty files. */
+/** The type that `ls` shows. FIFOs and device nodes are stored as empty files. */
 function typeOf({ type, extra }: DirectoryEntry): string {
   try {
     const node = nodeIn(extra);

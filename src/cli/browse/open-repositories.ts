@@ -20,18 +20,18 @@ export interface OpenRepositoriesOptions {
   readonly client: KubeClient;
   readonly namespace: string;
   readonly logger: Logger;
-  /** Opens one until the work is done; a test has its own. */
+  /** Opens a repository until the work is done. Tests replace it. */
   readonly withRepository?: typeof withOpenRepository;
 }
 
-/** A repository that somebody works with. */
+/** A repository in use by one caller. */
 export interface RepositoryLoan extends Disposable {
   readonly repository: Repository;
-  /** Since it was opened: it knows nothing that was stored later. */
+  /** Age since opening. Later snapshots are not in its index. */
   readonly ageNs: Nanoseconds;
   /**
-   * It is not lent again: something was wrong with it, or it is too old. It is closed when nobody
-   * works with it any more.
+   * Stops further loans of a failed or old repository. The last user's return closes the
+   * repository.
    */
   retire(): void;
 }
@@ -40,13 +40,13 @@ export interface RepositoryLoan extends Disposable {
 const OPEN_MAX = 4;
 const IDLE_MS = 5 * 60_000;
 /**
- * Its index, its credentials and its location may be others by now. Maintenance deletes nothing
- * that was in use within hours.
+ * After this time the index, the credentials and the location may be outdated. Maintenance deletes
+ * nothing that was in use within hours.
  */
 const LENT_NS = 15n * MINUTE_NS;
 /**
- * Of an opening: all that is waited for in it is bounded, and this is more than these bounds
- * together are for a bucket that works.
+ * Time limit for opening. Every wait in it has its own limit, and for a working bucket their sum is
+ * less.
  */
 const OPENING_MS = 120_000;
 
@@ -54,21 +54,20 @@ interface Open {
   readonly repository: Promise<Repository>;
   readonly age: Stopwatch;
   readonly stop: AbortController;
-  /** Until it is closed. */
+  /** Resolves when the repository is closed. */
   ended: Promise<void>;
   users: number;
   idle: NodeJS.Timeout | undefined;
 }
 
 /**
- * Repositories that are open for visitors: one for each place, which all of them share, and which
- * is closed when nobody has wanted it for some minutes. There are only so many; another one takes
- * the place of the one that nobody works with.
+ * Open repositories for visitors, one for each place, shared, and closed after some idle minutes.
+ * Their number is limited, so a new one replaces an idle one.
  */
 export class OpenRepositories implements AsyncDisposable {
   readonly #options: OpenRepositoriesOptions;
   readonly #open = new Map<string, Open>();
-  /** Retired ones as well. */
+  /** Includes retired ones. */
   readonly #all = new Set<Open>();
   #isClosed = false;
 
@@ -80,7 +79,7 @@ export class OpenRepositories implements AsyncDisposable {
     return this.#all.size;
   }
 
-  /** Throws `REPOSITORIES_BUSY`, and what the API server and opening the repository throw. */
+  /** Throws `REPOSITORIES_BUSY`, and errors of the API server and of opening the repository. */
   async borrow(place: RepositoryPlace, signal: AbortSignal): Promise<RepositoryLoan> {
     const key = `${place.storageLocation}/${place.volumeNamespace}`;
     let open = this.#open.get(key);
@@ -112,7 +111,7 @@ export class OpenRepositories implements AsyncDisposable {
         [Symbol.dispose]: giveBack,
       };
     } catch (error) {
-      // Others may still wait for it where only this one has gone.
+      // If only this caller has left, others may still wait for it.
       if (!signal.aborted) this.#retire(key, own);
       giveBack();
       throw error;
@@ -149,8 +148,7 @@ export class OpenRepositories implements AsyncDisposable {
   #makeRoom(): void {
     if (this.#isClosed) throw busy('the server ends');
     if (this.#all.size < OPEN_MAX) return;
-    // The one that has been idle for longest is the first of the idle ones: whoever is used again
-    // goes to the end.
+    // The map is ordered by last use, so the first idle entry has been idle longest.
     for (const [key, open] of this.#open) {
       if (open.users > 0) continue;
       this.#retire(key, open);
@@ -192,7 +190,7 @@ const busy = (why: string): CodedError =>
     retry: 'backoff',
   });
 
-/** Opens the repository of a place as `longshore browse` does, for as long as the work goes on. */
+/** Opens the repository of a place like `longshore browse`, until the work is done. */
 export async function withOpenRepository(
   place: RepositoryPlace,
   {
@@ -220,9 +218,9 @@ export async function withOpenRepository(
 }
 
 /**
- * Derives the key of the repository of a place, which {@link withOpenRepository} then finds in
- * memory: by the time that the bucket has said which snapshot is wanted, what takes longest is
- * done. Throws what finding the repository throws.
+ * Derives the key of a repository, which is the slowest step of opening it. {@link
+ * withOpenRepository} then finds the key in memory. Meanwhile the bucket is read to find the
+ * snapshot. Throws errors of finding the repository.
  */
 export async function deriveKeyOf(
   place: RepositoryPlace,

@@ -4,12 +4,12 @@ import { incompleteSnapshot } from '../../uploader/index.ts';
 import { damagedFile } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile } from './volume-file.ts';
 
-/** Longer ones exist on no file system. */
+/** No file system allows longer links. */
 const LINK_BYTES_MAX = 64 << 10;
 /**
- * No header of a member: GNU tar and others fail at it. They take an archive that ends behind a
- * member for a whole one; where it ends in a member, they notice, and this would be taken for a
- * part of the file.
+ * Not a valid header: GNU tar and other programs fail on it. An archive that ends after a member
+ * looks complete to them. Within a member they notice the end, and this text would look like a part
+ * of the file.
  */
 const CUT_OFF = Buffer.alloc(512, ' ');
 CUT_OFF.write('The archive is cut off here, since the rest could not be read.\n');
@@ -18,16 +18,15 @@ const TYPES: Readonly<Record<string, string>> = { f: '0', s: '2', d: '5' };
 
 export interface TarOptions {
   readonly signal: AbortSignal;
-  /** Of what cannot be in the archive: devices, pipes and sockets. */
+  /** Called for devices, pipes and sockets, which the archive cannot contain. */
   readonly onLeftOut: (path: string) => void;
 }
 
 /**
- * A directory of a volume with everything below it, or one file, as a tar archive (pax): owners,
- * modes, times to the nanosecond, symbolic links. In memory are a piece of a file and a part of
- * each directory on the way down. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and what the
- * repository throws; before that it gives what makes programs fail that unpack it, wherever in the
- * archive that is.
+ * A directory of a volume with all its contents, or one file, as a tar archive (pax). Contains
+ * owners, modes, times to the nanosecond and symbolic links. Memory holds a piece of a file, and a
+ * part of each open directory. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and errors of the
+ * repository. Before that it ends the archive so that programs fail to unpack it.
  */
 export async function* tarOf(
   root: VolumeFile,
@@ -45,7 +44,7 @@ export async function* tarOf(
 }
 
 interface OpenMember {
-  /** That its header has promised, with what fills its last block. */
+  /** Missing bytes of the member, with the padding of its last block. */
   bytesDue: number;
 }
 
@@ -67,7 +66,7 @@ async function* membersOf(
 }
 
 interface MemberOptions {
-  /** Bytes of the path: a tar archive carries them as they are. */
+  /** Bytes of the path, which a tar archive contains unchanged. */
   readonly name: Uint8Array;
   readonly shown: string;
   readonly type: string;
@@ -109,8 +108,8 @@ async function* member(
 }
 
 /**
- * Anybody who writes to the repository chooses names; nobody who unpacks the archive is to be led
- * elsewhere.
+ * Any writer to the repository can choose names. A name must not lead outside the unpacked
+ * directory.
  */
 function assertHarmless(path: string): void {
   const parts = path.split('/');

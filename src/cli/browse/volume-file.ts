@@ -1,37 +1,39 @@
 import type { FileEntry } from '../../server/index.ts';
 
 /**
- * A file or directory of a volume in a backup, wherever its bytes are: in directories of a snapshot
- * (kopia-file.ts), or in a file system on a device (device-volume.ts). Reading throws what the
- * repository throws, and the reason of the signal.
+ * A file or directory of a volume in a backup. Its bytes are in a snapshot of directories
+ * (kopia-file.ts), or in a file system on a device (device-volume.ts). Reading throws errors of the
+ * repository, and the reason of the signal.
  */
 export interface VolumeFile {
   readonly entry: FileEntry;
-  /** What whoever reads it should know, a sentence each. */
+  /** Notes for the reader, one sentence each. */
   readonly notes: readonly string[];
   /**
-   * Whether a directory lists directories first, each kind by the bytes of names, however many it
-   * has.
+   * Whether a directory lists directories first, and each kind by the bytes of names, at any size.
    */
   readonly isSorted: boolean;
-  /** Bytes of the device, of the root of a raw volume: {@link bytes} gives them then. */
+  /**
+   * Size of the device. Set for the root of a raw volume, whose {@link bytes} are those of the
+   * device.
+   */
   readonly deviceBytes: number | undefined;
-  /** Why it is only a part of what was to be backed up. */
+  /** Why the snapshot contains only a part of the volume. */
   readonly incomplete: string | undefined;
   /**
-   * What a directory has of this name. Throws `DEVICE_NOT_READ`, `DEVICE_DAMAGED` where nobody can
-   * look into the device.
+   * Finds an entry of a directory. Throws `DEVICE_NOT_READ` or `DEVICE_DAMAGED` for an unreadable
+   * device.
    */
   find(wanted: WantedName, signal: AbortSignal): Promise<VolumeFile | undefined>;
   /**
-   * What is in a directory behind the first `skip`, some at a time. Damage in what is skipped may
-   * be passed over.
+   * Lists a directory in parts, without the first `skip` entries. Damage in skipped entries may go
+   * unnoticed.
    */
   list(signal: AbortSignal, skip?: number): AsyncIterable<readonly FileEntry[]>;
-  /** It and everything below, parents first. */
+  /** The entry and all entries below it, parents first. */
   walk(signal: AbortSignal): AsyncIterable<WalkedFile>;
   /**
-   * Of a file as many as its entry says, or what a symbolic link leads to. Throws
+   * The bytes of a file, as many as its entry says, or the target of a symbolic link. Throws
    * `SNAPSHOT_INCOMPLETE`.
    */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
@@ -40,7 +42,7 @@ export interface VolumeFile {
 export interface WantedName {
   readonly name: string;
   /**
-   * Which one, where several in a directory have the same name: bytes that are no UTF-8 are
+   * Selects one of several entries with the same name. Names can collide because invalid UTF-8 is
    * replaced.
    */
   readonly id?: string | undefined;
@@ -48,8 +50,8 @@ export interface WantedName {
 
 export interface WalkedFile {
   readonly file: Pick<VolumeFile, 'entry' | 'bytes'>;
-  /** Below where the walk began; '' of that itself. */
+  /** Relative to the start of the walk, which is ''. */
   readonly path: string;
-  /** The same path as it is on disk. For where the walk began, its own name. */
+  /** The same path with the bytes on disk. For the start of the walk, its own name. */
   readonly diskPath: () => Uint8Array;
 }

@@ -1,13 +1,13 @@
 import { lookup } from '../../base/index.ts';
 import type { BackupVolumeInfo } from '../../archive/index.ts';
 
-/** A volume of a backup, as `browse` names it. */
+/** A volume of a backup, with the name that `browse` uses. */
 export interface BrowsableVolume {
   /** `NAMESPACE/PVC`, or `NAMESPACE/POD:VOLUME` for a volume of a pod without a PVC. */
   readonly name: string;
   readonly how: string;
   readonly bytes: number | undefined;
-  /** Where its files are; else why nobody can look into it. */
+  /** The place of its files, or why they cannot be browsed. */
   readonly files:
     | {
         readonly snapshotId: string;
@@ -25,15 +25,15 @@ const METHODS: Readonly<Record<string, string>> = {
 };
 
 /**
- * What the volume infos of a backup say, in the order of names. A volume that several pods share is
- * once in it.
+ * The volumes in the volume infos of a backup, by name. A volume shared by several pods is listed
+ * once.
  */
 export function volumesIn(infos: readonly BackupVolumeInfo[]): BrowsableVolume[] {
   const byName = new Map<string, BrowsableVolume>();
   for (const info of infos) {
     const volume = volumeOf(info);
     const before = byName.get(volume.name);
-    // The one that can be looked into.
+    // Prefers an entry that can be browsed.
     if (!before || 'why' in before.files) byName.set(volume.name, volume);
   }
   return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -69,7 +69,7 @@ function volumeOf(info: BackupVolumeInfo): BrowsableVolume {
     const phase = stored.Phase || 'unfinished';
     return of({ why: `nothing is stored of it: its upload is ${phase}` }, size);
   }
-  // Nothing is Kopia: old versions of Velero did not say it.
+  // An empty type means Kopia: old versions of Velero did not set it.
   if (!['', 'kopia', 'longshore'].includes(uploaderType)) {
     return of({ why: `it is in a repository of ${uploaderType}, which is not read here` }, size);
   }

@@ -35,35 +35,37 @@ import { objectWithoutSecrets, textWithoutSecrets } from './without-secrets.ts';
 
 export interface BundleOptions {
   readonly client: KubeClient;
-  /** Of Velero. */
+  /** Velero's namespace. */
   readonly namespace: string;
   readonly version: string;
   readonly signal: AbortSignal;
-  /** Called at most once for each thing that is missing from the bundle or wrong in the cluster. */
+  /**
+   * Called at most once for each problem: missing parts of the bundle, or faults in the cluster.
+   */
   readonly onProblem: (text: string) => void;
   readonly limits?: Partial<typeof LIMITS>;
 }
 
 /**
- * Our choices. A bundle is to be sent by mail: what is over these is counted, and named as a
+ * Our choices, so that a bundle fits into an e-mail. Data over a limit is counted and reported as a
  * problem.
  */
 const LIMITS = {
-  /** Of one kind of objects, in bytes of JSON. */
+  /** For one kind of objects, in bytes of JSON. */
   listBytes: 32 << 20,
-  /** Of one log: its end. */
+  /** For one log: the last bytes are kept. */
   logBytes: 1 << 20,
-  /** Logs of all pods together. */
+  /** For the logs of all pods together. */
   allLogsBytes: 256 << 20,
-  /** An API server or a node that does not answer. */
+  /** Time limit for an answer of the API server or a node. */
   answerMs: 30_000,
 };
 const LOGS_AT_ONCE = 8;
-/** Lines of ours have more than 64 bytes. */
+/** Our log lines have more than 64 bytes. */
 const LINE_BYTES = 64;
 const PAGE = 200;
 
-/** Neither Secrets, nor DownloadRequests: their URLs are signed. */
+/** Without Secrets, and without DownloadRequests, because their URLs are signed. */
 const KINDS: readonly Resource<KubeObject>[] = [
   ...[BACKUPS, RESTORES, DELETE_BACKUP_REQUESTS, DATA_UPLOADS, DATA_DOWNLOADS],
   ...[POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES, BACKUP_REPOSITORIES, BACKUP_STORAGE_LOCATIONS],
@@ -80,9 +82,9 @@ const KINDS: readonly Resource<KubeObject>[] = [
 ];
 
 /**
- * What a maintainer needs to see of a cluster, a file at a time: objects of Velero's namespace,
- * logs of its pods, versions. What cannot be read is a problem that is told, and keeps nothing else
- * away. Throws only the signal's reason.
+ * The data that a maintainer needs about a cluster, one file at a time. Includes objects of
+ * Velero's namespace, logs of its pods, and versions. Unreadable parts are reported as problems,
+ * and the rest follows. Throws only the signal's reason.
  */
 export async function* bundleOf(options: BundleOptions): AsyncGenerator<NewTarEntry> {
   const { client, signal, namespace } = options;
@@ -142,8 +144,7 @@ export async function* bundleOf(options: BundleOptions): AsyncGenerator<NewTarEn
 }
 
 /**
- * One object a line, in an array. A kind that the cluster does not know has no file, which is no
- * problem.
+ * An array with one object per line. A kind that the cluster lacks has no file, and is no problem.
  */
 async function listText(
   kind: Resource<KubeObject>,
@@ -207,7 +208,7 @@ async function podsOf(
         {
           ref,
           containers: containers
-            // What has not begun has no log.
+            // A container that has not started has no log.
             .filter(({ name }) => restarts.has(name))
             .map(({ name }) => ({ name, hasPrevious: (restarts.get(name) ?? 0) > 0 })),
         },

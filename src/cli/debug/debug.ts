@@ -15,7 +15,7 @@ export interface DebugFlags extends ClusterFlags {
   outputFile?: string;
 }
 
-/** Writes the bundle and says where it is. Throws `BUNDLE_EXISTS` and `NOTHING_COLLECTED`. */
+/** Writes the bundle and prints its path. Throws `BUNDLE_EXISTS` and `NOTHING_COLLECTED`. */
 export async function writeBundle(flags: DebugFlags): Promise<void> {
   const { client, namespace } = clusterOf(flags, 'longshore-debug');
   const interrupt = interruptSignal();
@@ -35,12 +35,12 @@ export async function writeBundle(flags: DebugFlags): Promise<void> {
     const mtime = unixSeconds(client.clock.nowNs());
     yield { path: 'bundle/problems.txt', bytes, mtime, mode: 0o644 };
   };
-  // What is in it concerns nobody else on this machine, whatever was hidden.
+  // Readable by this user only, although secrets are hidden.
   const target = createWriteStream(file, { flags: 'wx', mode: 0o600 });
   target.on('open', () => (isOurs = true));
   try {
     await pipeline(Readable.from(writeTar(entries())), createGzip(), target);
-    // Only the versions of this program.
+    // The only file holds the versions of this program.
     if (files <= 1) {
       const text = `nothing could be read of namespace ${namespace} of ${client.server}: ${problems[0] ?? 'it is empty'}`;
       throw new CodedError('NOTHING_COLLECTED', text);

@@ -1,31 +1,29 @@
 import { redact } from '../../base/index.ts';
 
 const HIDDEN = '***';
-/**
- * Of annotations, variables and settings: what such a name has for a value nobody else is to know.
- */
+/** Names of annotations, variables and settings with secret values. */
 const SECRET_NAME =
   /(passw(or)?d|passphrase|(^|[_.-])(pass|pwd|auth)|secret|token|credentials?|(access|account|api|client|customer|encryption|master|private|root|secret|shared|signing|sse|storage)[_-]?key([_-]?(id|data|base64))?|sas)$/i;
-/** These only name a Secret, or say where in one something is. */
+/** These fields only name a Secret, or a place in it. */
 const ONLY_NAMES =
   /^(secretName|secret|credential|serviceAccountToken|automountServiceAccountToken)$/;
 /**
- * What is before `=` or `:` in texts. Whatever may stand between is bounded here as below: a text
- * that nearly looks like a secret takes no longer than any other one.
+ * Names before `=` or `:` in texts. All repetitions here and below are bounded, so that near
+ * matches do not take longer than other texts.
  */
 const ASSIGNED_NAME = String.raw`(?:passw(?:or)?d|passphrase|secret[\w-]{0,20}key|(?:access|account|encryption)[\w-]{0,20}key(?:[_-]?id)?|(?:api|client|customer|master|private|root|signing)[_-]?key(?:[_-]?data)?|client[_-]?secret|token|(?<=["'])auth)`;
 const BETWEEN = String.raw`\\{0,7}["']?[ \t]{0,4}[=:][ \t]{0,4}`;
 /**
- * What begins a line, as in files of settings: the value is the rest of it, or what is indented
- * below it, of a YAML block all of its lines.
+ * A setting at the start of a line. Its value is the rest of the line, or the indented text below
+ * it. For a YAML block, all of its lines.
  */
 const SETTING = new RegExp(
   String.raw`(^([ \t]{0,64})(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:[|>][+-]?\d?[ \t]{0,4}(?:\n(?:\2[ \t][^\n]*|[ \t]*(?=\n)))+|[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
   'gim',
 );
 /**
- * `password=x`, `token: x`, also in quotes, which JSON in JSON has with backslashes: up to the same
- * quotes, where there are any.
+ * `password=x`, `token: x`, also in quotes, up to the matching quote. Nested JSON has backslashes
+ * before its quotes.
  */
 const ASSIGNED = new RegExp(
   String.raw`(${ASSIGNED_NAME}${BETWEEN})(?:(\\{0,7}["'])[^\n]{0,1024}?(?<!\\)\2|\\{0,7}["']?[^\s"']+)`,
@@ -41,7 +39,7 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
     HIDDEN,
   ],
   [/\b(Bearer|Basic)[ \t]{1,4}[A-Za-z0-9+/=._~-]{8,}/g, `$1 ${HIDDEN}`],
-  // Tokens of ServiceAccounts, and others of their kind.
+  // Tokens of ServiceAccounts, and other JSON web tokens.
   [/\beyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{4,4096}\.[A-Za-z0-9_-]*/g, HIDDEN],
   [/\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g, HIDDEN],
   [/(\b[a-z][a-z0-9+.-]{1,20}:\/\/)[^/?#\s"']{1,500}@/gi, `$1${HIDDEN}@`],
@@ -53,35 +51,29 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
   [SETTING, `$1${HIDDEN}`],
   [ASSIGNED, `$1${HIDDEN}`],
 ];
-/** `kubectl apply` leaves the whole object there once more, as text. */
+/** `kubectl apply` stores the whole object here again, as text. */
 const DROPPED_ANNOTATIONS = ['kubectl.kubernetes.io/last-applied-configuration'];
 
-/**
- * Text of logs and messages as it may be given to a stranger. What looks like a secret is hidden,
- * rather too much than too little.
- */
+/** Hides text in logs and messages that looks like a secret. In doubt the text is hidden. */
 export function textWithoutSecrets(text: string): string {
   let shown = redact(text);
   for (const [pattern, replacement] of PATTERNS) shown = shown.replaceAll(pattern, replacement);
   return shown;
 }
 
-/**
- * An object of the API server as it may be given to a stranger: without values that look like
- * secrets, and without managedFields.
- */
+/** An object of the API server without values that look like secrets, and without managedFields. */
 export function objectWithoutSecrets(object: unknown): unknown {
   return shown(object, '');
 }
 
-/** Where a hook's command stands in annotations of a pod. */
+/** Annotations of a pod that contain the command of a hook. */
 const HOOK_COMMAND = /^[a-z.]{0,40}hook[a-z.]{0,40}\.velero\.io\/(command|args)$/;
 /** Variables of Longshore and Velero that hold no secret. All other variables may hold one. */
 const PLAIN_VARIABLES =
   /^(NODE_NAME|POD_NAME|TZ|NODE_OPTIONS|LD_LIBRARY_PATH|GOMEMLIMIT|GOMAXPROCS|AWS_(DEFAULT_)?REGION|AWS_ROLE_ARN|(https?|no)_proxy|(VELERO|LONGSHORE|KUBERNETES)_\w+|\w+_CREDENTIALS(_FILE)?)$/i;
 const PLAIN_VALUE = /^(true|false|\d{0,9}(\.\d{1,3})?([smh]|[KMG]i?B?)?)$/;
 
-/** The program of a command and the number of its other words, of which any may be a password. */
+/** The program of a command, and the number of its arguments. Each argument may be a password. */
 function commandShown(given: unknown): unknown {
   const words = wordsOf(given);
   const [program = ''] = words;
@@ -105,16 +97,15 @@ function wordsOf(given: unknown): string[] {
 }
 
 const MODIFIERS = 'resourceModifierRules';
-/** Keys of resource modifiers whose values say which objects and fields a rule is about. */
+/** Keys of resource modifiers whose values select objects and fields. */
 const RULE_KEYS =
   /^(version|resourceModifierRules|conditions|groupResource|resourceNameRegex|namespaces|patches|mergePatches|strategicPatches|operation|path|from)$/;
 
 /**
- * Resource modifiers without the values that they set. Lines of another form than usual are hidden
- * whole.
+ * Resource modifiers without the values that they set. Lines in an unusual form are hidden whole.
  */
 function modifiersShown(text: string): string {
-  /** Lines that are indented by more belong to a hidden value. */
+  /** Lines with more indentation belong to a hidden value. */
   let hiddenAt = Infinity;
   const lines = text.split('\n').flatMap((line) => {
     const indent = /^[ -]*/.exec(line)?.[0].length ?? 0;
@@ -149,26 +140,26 @@ function shown(value: unknown, name: string): unknown {
   }
   if (typeof value !== 'object' || value === null) return value;
   const fields = value as Readonly<Record<string, unknown>>;
-  // A variable of a container: its name is a value itself.
+  // A variable of a container: its name is the value of the field `name`.
   const isVariable = typeof fields.name === 'string' && typeof fields.value === 'string';
   const entries = Object.entries(fields).flatMap(([key, inner]) => {
     if (key === 'managedFields' || DROPPED_ANNOTATIONS.includes(key)) return [];
     if (isVariable && key === 'value') return [[key, variableShown(fields)]];
-    // A hook, or a probe. Init containers of hooks have commands, too.
+    // A hook or a probe. Init containers of hooks have commands too.
     if (name === 'exec' && key === 'command') return [[key, commandShown(inner)]];
     if (name === HOOK_CONTAINERS && key === 'command') return [[key, commandShown(inner)]];
     if (name === HOOK_CONTAINERS && key === 'args') {
       return [[key, [`${HIDDEN} (${wordsOf(inner).length} words)`]]];
     }
     if (name === 'init' && key === 'initContainers') return [[key, shown(inner, HOOK_CONTAINERS)]];
-    // Where in the Secret: `{ name, key }` of credentials and references.
+    // The key within a Secret: `{ name, key }` of credentials and references.
     if (isReference(fields, key)) return [[key, inner]];
     return [[key, shown(inner, key)]];
   });
   return Object.fromEntries(entries);
 }
 
-/** Stands for the name of the init containers that a hook of a restore adds. */
+/** Marks the init containers of a restore hook during the walk. */
 const HOOK_CONTAINERS = 'initContainers of a hook';
 
 function variableShown({ name, value }: Readonly<Record<string, unknown>>): unknown {

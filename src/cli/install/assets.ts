@@ -3,14 +3,14 @@ import { join } from 'node:path';
 import { parse } from 'yaml';
 import { kustomized, type Manifest } from './kustomize.ts';
 
-/** What is installed, before anything of one cluster is in it. */
+/** The manifests, before any value of a cluster is filled in. */
 export interface InstallAssets {
   readonly definitions: readonly Manifest[];
   /** manifests/whole. */
   readonly objects: readonly Manifest[];
 }
 
-/** From a checkout. Throws `BAD_MANIFESTS`. */
+/** Reads a checkout. Throws `BAD_MANIFESTS`. */
 export function assetsOf(root: string): InstallAssets {
   const files = globSync('crds/**/*.yaml', { cwd: root }).sort();
   return {
@@ -19,7 +19,7 @@ export function assetsOf(root: string): InstallAssets {
   };
 }
 
-/** In the installed program they are one file beside it. Each call has copies of its own. */
+/** The installed program has all manifests in one file beside it. Each call returns new copies. */
 export function loadAssets(): InstallAssets {
   const packed = new URL('install.json', import.meta.url);
   if (existsSync(packed)) return JSON.parse(readFileSync(packed, 'utf8')) as InstallAssets;

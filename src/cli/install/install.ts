@@ -24,7 +24,7 @@ export interface InstallCommandFlags extends InstallFlags, ClusterFlags {
 }
 
 const READY_MS = 300_000;
-/** The server looks at a new location at once, and gives its bucket half of this to answer. */
+/** The server validates a new location at once, and gives its bucket half of this time. */
 const LOCATION_MS = 60_000;
 
 /**
@@ -74,7 +74,7 @@ function documentOf(plan: readonly Manifest[], form: 'yaml' | 'json'): string {
   return `${JSON.stringify({ apiVersion: 'v1', kind: 'List', items: plan }, null, 2)}\n`;
 }
 
-/** Two servers must not do the same work, and workloads of others are not written over. */
+/** Throws if another server does the same work, or if a foreign workload would be overwritten. */
 async function assertFree(
   client: KubeClient,
   namespace: string,
@@ -87,7 +87,7 @@ async function assertFree(
   throw new CodedError('VELERO_IS_HERE', `${others}: ${advice}`);
 }
 
-/** Who else works on the objects of the namespace, in a sentence. */
+/** Who else works on the objects of the namespace, in a sentence; undefined for no one. */
 export async function othersIn(
   client: KubeClient,
   namespace: string,
@@ -115,7 +115,7 @@ const WITHOUT_POLICIES =
   'WARNING: this cluster has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later have it), and nothing limits what the agents ' +
   'may create: a holder of their token can take over the cluster. Run "longshore install" again when the cluster is upgraded.';
 
-/** Kubernetes has them since 1.30. */
+/** Kubernetes has these policies since 1.30. */
 async function servesPolicies(client: KubeClient, signal: AbortSignal): Promise<boolean> {
   try {
     const path = `/apis/${POLICIES}`;
@@ -149,7 +149,7 @@ async function applyOne(
   const what = `${object.kind} ${object.metadata.name}`;
   const isShared = object.kind === 'CustomResourceDefinition' || object.kind === 'Namespace';
   const found = isShared ? await findObject(client, object, signal) : undefined;
-  // Velero's definitions are as good, and whoever has made a namespace keeps it.
+  // Velero's definitions work too, and an existing namespace keeps its owner.
   if (found && !isInstalled(found)) say(`${what}: there already, and left as it is`);
   else {
     await apply(client, object, signal);
@@ -179,8 +179,8 @@ async function untilReady(
 }
 
 /**
- * Whether backups can be stored, as the server finds it: wrong credentials are told now, and not
- * with the first backup.
+ * Reports whether the server can use the locations. Wrong credentials then show up before the first
+ * backup.
  */
 async function tellLocations(
   client: KubeClient,

@@ -4,7 +4,7 @@ import { parse, parseAllDocuments } from 'yaml';
 import { CodedError } from '../../base/index.ts';
 import { jsonPatch } from '../../dev/index.ts';
 
-/** An object that is to be in a cluster. */
+/** An object to create in a cluster. */
 export interface Manifest {
   readonly apiVersion: string;
   readonly kind: string;
@@ -40,7 +40,7 @@ interface Subject {
   namespace?: string;
 }
 
-/** Names are left as they are, so that the fields that refer to them need no care. */
+/** Keys that this code supports. None of them changes names, so references stay valid. */
 const KNOWN = [
   ...['apiVersion', 'kind', 'namespace', 'resources', 'patches', 'images', 'configurations'],
 ];
@@ -56,8 +56,8 @@ export const isOfCluster = ({ kind }: { readonly kind: string }): boolean =>
   CLUSTER_KINDS.includes(kind);
 
 /**
- * What `kubectl kustomize` makes of a folder of this project's manifests, of which it knows just
- * what they use; anything else is refused with `BAD_MANIFESTS`.
+ * The output of `kubectl kustomize` for a folder of this project's manifests. Supports only the
+ * features that they use. Throws `BAD_MANIFESTS` for anything else.
  */
 export function kustomized(folder: string): Manifest[] {
   const file = join(folder, 'kustomization.yaml');
@@ -84,7 +84,7 @@ export function kustomized(folder: string): Manifest[] {
   return objects;
 }
 
-/** In all containers below `value`, whatever the kind. */
+/** Sets the images of all containers below `value`, for any kind. */
 function setImages(value: unknown, images: readonly Image[]): void {
   if (typeof value !== 'object' || value === null) return;
   for (const [key, field] of Object.entries(value)) {
@@ -107,7 +107,7 @@ function load(path: string): Manifest[] {
   return parseAllDocuments(readFileSync(path, 'utf8')).map((each) => each.toJS() as Manifest);
 }
 
-/** Also what refers to ServiceAccounts among them, and the parameters of policies. */
+/** Also moves references to their ServiceAccounts, and the parameters of policies. */
 export function moveInto(namespace: string, objects: readonly Manifest[]): void {
   const accounts = new Set(
     objects.filter(({ kind }) => kind === 'ServiceAccount').map(({ metadata }) => metadata.name),

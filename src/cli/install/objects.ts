@@ -4,7 +4,7 @@ import { isOfCluster, type Manifest } from './kustomize.ts';
 
 const FIELD_MANAGER = 'longshore-install';
 
-/** Of kinds that are installed. */
+/** Only for installed kinds. */
 export function resourceOf({
   apiVersion,
   kind,
@@ -29,7 +29,7 @@ export const pathOf = (
   return `${base}${scope}/${plural}/${metadata.name}`;
 };
 
-/** Makes it, or brings what is said here up to date; what others have said of it stays. */
+/** Server-side apply: creates the object or updates our fields. Fields of other managers stay. */
 export async function apply(
   client: KubeClient,
   object: Manifest,
@@ -49,7 +49,7 @@ export async function apply(
 const ESTABLISHED_MS = 30_000;
 const POLL_MS = 250;
 
-/** Until the API server serves the kind. Throws `NOT_ESTABLISHED`. */
+/** Waits until the API server serves the kind. Throws `NOT_ESTABLISHED`. */
 export async function untilServed(
   client: KubeClient,
   definition: Manifest,
@@ -60,7 +60,7 @@ export async function untilServed(
     const now = (await client.raw({ method: 'GET', path, signal })) as {
       status?: { conditions?: { type: string; status: string }[] | null };
     };
-    // Null in the first moment.
+    // The conditions are null at first.
     return (now.status?.conditions ?? []).some(
       ({ type, status }) => type === 'Established' && status === 'True',
     );
@@ -70,7 +70,7 @@ export async function untilServed(
   throw new CodedError('NOT_ESTABLISHED', text);
 }
 
-/** False after the time. */
+/** Returns false at the time limit. */
 export async function until(
   isSo: () => Promise<boolean>,
   timeoutMs: number,
@@ -85,7 +85,7 @@ export async function until(
   }
 }
 
-/** Undefined where it is not there, or its kind is not. */
+/** Undefined if the object or its kind does not exist. */
 export async function findObject(
   client: KubeClient,
   object: Manifest,

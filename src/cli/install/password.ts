@@ -29,8 +29,8 @@ export interface InstalledPassword {
 const LOOK_MS = 5000;
 
 /**
- * Creates the Secret of the repository password if this machine can look into the bucket. The
- * server creates it otherwise. Says which. Throws `NO_PASSWORD` if repositories exist and their
+ * Creates the Secret of the repository password if this machine can read the bucket. Otherwise the
+ * server creates it. Returns the outcome. Throws `NO_PASSWORD` if repositories exist and their
  * password is unknown.
  */
 export async function installPassword(of: InstalledPassword): Promise<PasswordSecretOutcome> {
@@ -45,7 +45,7 @@ export async function installPassword(of: InstalledPassword): Promise<PasswordSe
       }),
     ]);
   const open = async (location: string): Promise<BlobStorage> => {
-    // The directory is one of the nodes, not of this machine.
+    // The directory is on the nodes, not on this machine.
     if (location.startsWith('file:')) throw ofNodes();
     return inTime(openStorage(location));
   };
@@ -95,7 +95,7 @@ async function tell(
   await tellCare({ client, namespace, signal, say });
 }
 
-/** What to do with the password. */
+/** Tells the user how to handle the password. */
 async function tellCare({
   client,
   namespace,
@@ -114,7 +114,7 @@ async function tellCare({
   );
 }
 
-/** Waits for the Secret that the server creates, and says when it is there. */
+/** Waits for the Secret that the server creates, and reports it. */
 export async function untilPassword(of: InstalledPassword, timeoutMs: number): Promise<void> {
   const { client, namespace, signal, say } = of;
   const ref = { namespace, name: PASSWORD_SECRET };

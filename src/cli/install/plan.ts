@@ -4,7 +4,7 @@ import { UsageError } from '../usage-error.ts';
 import type { InstallAssets } from './assets.ts';
 import { type Manifest, moveInto } from './kustomize.ts';
 
-/** As typed; the names are those of `velero install`. */
+/** Typed flags, with the names of `velero install`. */
 export interface InstallFlags {
   image?: string;
   provider?: string;
@@ -18,7 +18,7 @@ export interface InstallFlags {
   backupLocationConfig?: string;
   caCert?: string;
   features?: string;
-  /** Names, separated by commas. */
+  /** Comma-separated names. */
   locationSecrets?: string;
 }
 
@@ -28,8 +28,8 @@ const PROVIDERS = ['aws', 'azure', 'gcp', 'fs'];
 const SECRET = 'cloud-credentials';
 
 /**
- * Everything that an installation has, in the order in which it is made. Throws {@link UsageError}
- * with what is missing.
+ * All objects of an installation, in the order of their creation. Throws {@link UsageError} with
+ * the missing flags.
  */
 export function installPlan(
   { definitions, objects }: InstallAssets,
@@ -45,7 +45,7 @@ export function installPlan(
     ...objects.filter(({ kind }) => isWorkload(kind)),
   ].map((each) => structuredClone(each));
   moveInto(namespace, all);
-  // Names of the cluster's own objects are theirs alone: two installations share none.
+  // Cluster-scoped names are unique: two installations cannot share one.
   for (const each of all) {
     each.metadata.labels = { ...each.metadata.labels, [INSTALLED_LABEL]: INSTALLED_BY };
     if (isWorkload(each.kind)) adapt(each, flags);
@@ -56,7 +56,7 @@ export function installPlan(
 
 const isWorkload = (kind: string): boolean => kind === 'Deployment' || kind === 'DaemonSet';
 
-/** Pods that restore volumes run as root, so that the namespace must not forbid it. */
+/** Pods that restore volumes run as root, so the namespace must allow it. */
 const namespaceOf = (name: string): Manifest => ({
   apiVersion: 'v1',
   kind: 'Namespace',
@@ -164,7 +164,7 @@ interface NamedRule {
   resourceNames?: string[];
 }
 
-/** Lets accounts that read the credentials of locations read these Secrets as well. */
+/** Lets the accounts that read credentials of locations also read these Secrets. */
 function nameSecrets(role: Manifest, { locationSecrets = '' }: InstallFlags): void {
   const names = locationSecrets.split(',').map((name) => name.trim());
   const added = names.filter((name) => name !== '');

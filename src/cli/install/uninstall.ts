@@ -26,14 +26,14 @@ import { findObject, pathOf, resourceOf, until } from './objects.ts';
 export interface UninstallFlags extends ClusterFlags {
   force?: boolean;
   keepCrds?: boolean;
-  /** How long work that is under way may take to end. */
+  /** Time limit for the end of running work. */
   cancelTimeout: string;
 }
 
 const PODS_MS = 60_000;
 const NAMESPACE_MS = 120_000;
 const DEFINITIONS_MS = 120_000;
-/** Asked to end by `spec.cancel`. */
+/** Kinds that are canceled by `spec.cancel`. */
 const MOVEMENTS = ['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'];
 
 type Say = (text: string) => void;
@@ -45,9 +45,9 @@ interface Work {
 }
 
 /**
- * Removes what `longshore install` has made; all that is in the bucket stays. Whatever state it is
- * in, no object is left with a finalizer that nobody removes any more. Throws `NOT_REMOVED` with
- * what is still there after its time-outs, and `UsageError`.
+ * Deletes the objects of `longshore install`. The bucket is not changed. In any state, leaves no
+ * object with a finalizer that no program removes. Throws `NOT_REMOVED` with the objects left after
+ * its time limits, and `UsageError`.
  */
 export async function uninstall(flags: UninstallFlags): Promise<void> {
   const { namespace = 'velero', force, keepCrds } = flags;
@@ -98,7 +98,7 @@ async function assertMeant(namespace: string, isForced: boolean): Promise<void> 
   if (!/^y(es)?$/i.test(said.trim())) throw new CodedError('NOT_CONFIRMED', 'nothing was removed');
 }
 
-/** The kind that a definition defines. */
+/** The kind of a definition. */
 function kindOf({ spec }: Manifest): Resource<KubeObject> {
   const { group, names, versions } = spec as {
     group: string;
@@ -109,7 +109,7 @@ function kindOf({ spec }: Manifest): Resource<KubeObject> {
   return { group, version, kind: names.kind, plural: names.plural, namespaced: true };
 }
 
-/** Empty where the cluster does not have the kind. */
+/** Empty if the cluster lacks the kind. */
 async function listOf(
   { client, signal }: Work,
   kind: Resource<KubeObject>,
@@ -123,7 +123,7 @@ async function listOf(
   }
 }
 
-/** Where it is still there. */
+/** Does nothing if the object does not exist. */
 async function patchOne(
   { client, signal }: Work,
   kind: Resource<KubeObject>,
@@ -137,13 +137,16 @@ async function patchOne(
   }
 }
 
-/** A Backup, a Restore, or a volume of either. */
+/** For a Backup, a Restore, or a volume of either. */
 function isSettled(object: KubeObject): boolean {
   const { phase } = (object as { status?: { phase?: string } }).status ?? {};
   return isOver(phase) || isMovementOver(phase);
 }
 
-/** While somebody is there who removes the volumes and snapshots that they use in between. */
+/**
+ * Cancels all moves while the agents still run, because they delete temporary volumes and
+ * snapshots.
+ */
 async function cancelAll(
   work: Work,
   kinds: readonly Resource<KubeObject>[],
@@ -175,7 +178,7 @@ async function cancelAll(
   work.say(`not ended, and removed all the same: ${names.join(', ')}`);
 }
 
-/** What this command's counterpart has made; others' objects of that name stay. */
+/** Deletes only objects of `longshore install`. Other objects with the same name stay. */
 async function remove({ client, signal, say }: Work, object: Manifest): Promise<void> {
   const found = await findObject(client, object, signal);
   if (!found) return;
@@ -208,7 +211,7 @@ async function removeFinalizers(work: Work, kinds: readonly Resource<KubeObject>
   }
 }
 
-/** What flags have named. */
+/** Deletes the objects that flags named. */
 async function removeNamed(work: Work): Promise<void> {
   const { namespace } = work;
   const named: Manifest[] = [
@@ -222,7 +225,7 @@ async function removeNamed(work: Work): Promise<void> {
   for (const each of named) await remove(work, each);
 }
 
-/** Names of the Secrets that open what lies in the bucket. */
+/** Names of the Secrets that are needed to read the bucket. */
 async function secretsToKeep({ client, namespace, signal }: Work): Promise<string[]> {
   const ref = { namespace, name: ARCHIVE_KEYS_SECRET };
   const isSecret = (await isPasswordWellKnown(client, namespace, signal)) === false;
@@ -230,7 +233,7 @@ async function secretsToKeep({ client, namespace, signal }: Work): Promise<strin
   return [...(isSecret ? [PASSWORD_SECRET] : []), ...(keys ? [ARCHIVE_KEYS_SECRET] : [])];
 }
 
-/** Returns why it is still there. */
+/** Returns why the namespace still exists. */
 async function removeNamespace(work: Work): Promise<string | undefined> {
   const { client, namespace, signal, say } = work;
   const found = await client.find(NAMESPACES, { name: namespace }, { signal });
@@ -266,7 +269,9 @@ async function removeNamespace(work: Work): Promise<string | undefined> {
   return `namespace ${namespace} is still there after ${NAMESPACE_MS / 60_000} minutes: ${why}`;
 }
 
-/** Returns which are still there: objects of theirs may have finalizers of others. */
+/**
+ * Returns the definitions that still exist. Their objects may have finalizers of other programs.
+ */
 async function removeDefinitions(
   work: Work,
   definitions: readonly Manifest[],
@@ -285,7 +290,7 @@ async function removeDefinitions(
   return `still being deleted after ${DEFINITIONS_MS / 60_000} minutes: ${names}: kubectl get crd ${left[0]?.metadata.name ?? ''} -o yaml says why`;
 }
 
-/** Whether it goes. */
+/** Returns whether the definition is being deleted. */
 async function removeDefinition(work: Work, definition: Manifest): Promise<boolean> {
   const { client, signal, say } = work;
   const found = await findObject(client, definition, signal);

@@ -25,8 +25,8 @@ export interface CheckLocationFlags extends ClusterFlags, OutputFlags {
 type Checked = { readonly location: string } & (LocationSurvey | { readonly error: string });
 
 /**
- * Looks at one location after the other; one that cannot be read keeps none of the others. Throws
- * `NO_LOCATION`, and what the API server throws.
+ * Checks locations one by one. An unreadable location does not stop the others. Throws
+ * `NO_LOCATION`, and errors of the API server.
  */
 export async function checkLocations(
   names: readonly string[],
@@ -75,7 +75,7 @@ async function locationsOf(
   return all.map((each) => parseBackupStorageLocation({ ...each, kind: 'BackupStorageLocation' }));
 }
 
-/** Names and phases are kept of all. */
+/** Keeps names and phases of all objects. */
 export async function knownObjects(
   location: string,
   { client, namespace, signal }: Session,

@@ -27,8 +27,8 @@ export const LOCATION_COLUMNS: readonly Column[] = [
 ];
 
 /**
- * Lists BackupStorageLocations, and says on stderr why one cannot be used. Throws `NO_LOCATION`
- * after what was found is printed, and what the API server throws.
+ * Lists BackupStorageLocations, and prints problems on stderr. Throws errors of the API server, and
+ * `NO_LOCATION` after the existing locations are printed.
  */
 export async function getLocations(
   names: readonly string[],
@@ -70,7 +70,7 @@ export async function getLocations(
   });
 }
 
-/** One alone, else a list, as Velero prints them. */
+/** A single object, else a list, as in Velero. */
 function documentOf(found: readonly BackupStorageLocation[]): object {
   const apiVersion = apiVersionOf(BACKUP_STORAGE_LOCATIONS);
   const { kind } = BACKUP_STORAGE_LOCATIONS;
@@ -95,7 +95,7 @@ function cellsOf(location: BackupStorageLocation): string[] {
   ];
 }
 
-/** A table has no room for a sentence. */
+/** Goes to stderr, because a table has no room for a sentence. */
 function tellProblem(location: BackupStorageLocation): void {
   const { name } = location.metadata;
   if (phaseOf(location) === 'Available') return;

@@ -1,8 +1,7 @@
 import { RecentRate } from './recent-rate.ts';
 
 /**
- * How much there is in all. `about`: a good guess. `atLeast`: so much was found, and there may be
- * far more.
+ * The total amount. `about`: a good estimate. `atLeast`: found so far, and there may be far more.
  */
 export interface Total {
   readonly value: number;
@@ -14,18 +13,18 @@ export interface Amount {
   readonly total?: Total | undefined;
 }
 
-/** What a verb knows of its work at one moment. */
+/** The state of a verb's work at one moment. */
 export interface Sample {
-  /** What goes on when it is no plain moving of bytes: a task, or the last steps. */
+  /** The current task or final steps, if no bytes are being moved. */
   readonly phase?: string | undefined;
   readonly bytes?: Amount | undefined;
   readonly items: Amount & { readonly noun: string };
-  /** Bytes really read or written, for the rate: nothing that was taken over as it was. */
+  /** Bytes read or written, for the rate. Reused data does not count. */
   readonly movedBytes?: number | undefined;
   readonly errors: number;
 }
 
-/** A sample with what follows from those before it. */
+/** A sample with values derived from earlier samples. */
 export interface Figures extends Sample {
   readonly elapsedSeconds: number;
   readonly percent?: number | undefined;
@@ -33,16 +32,16 @@ export interface Figures extends Sample {
   readonly secondsLeft?: number | undefined;
 }
 
-/** The rate that is shown, and the steadier one that the end is foretold by. Our choice. */
+/** Windows for the shown rate, and for the steadier rate that predicts the end. Our choice. */
 const RATE_WINDOW_MS = 5000;
 const END_WINDOW_MS = 30_000;
-/** Before that there is no rate, and nothing is foretold. */
+/** Minimum time before a rate, and before a prediction. */
 const RATE_SPAN_MS_MIN = 1000;
 const END_SPAN_MS_MIN = 2000;
-/** An end that is further away is a rate of nearly nothing. */
+/** A prediction beyond this limit means that the rate is nearly 0. */
 const END_SECONDS_MAX = 100 * 3600;
 
-/** Follows one piece of work. */
+/** Derives the figures of one operation from its samples. */
 export class ProgressTracker {
   readonly #startMs: number;
   readonly #moved = new RecentRate(RATE_WINDOW_MS);
@@ -80,13 +79,13 @@ export class ProgressTracker {
   }
 }
 
-/** A guess that was too low must not end below what is done already. */
+/** The total must not be below the done amount, even for a low estimate. */
 const notBelowDone = ({ done, total }: Amount): Total | undefined =>
   total && { ...total, value: Math.max(total.value, done) };
 
-/** Bytes where their total is known, else items. A change of either begins a new measure. */
+/** Bytes if their total is known, else items. A change between the two restarts the measurement. */
 function measureOf({ bytes, items, phase = '' }: Sample): { amount: Amount; name: string } {
-  // Of volumes nobody has measured yet the items, which are done long before, say nothing.
+  // Volumes without a measured size have a total of 0 bytes. Then items count.
   const isOfBytes =
     bytes !== undefined && (bytes.total?.value !== 0 || bytes.total.kind === 'atLeast');
   return isOfBytes
@@ -94,7 +93,7 @@ function measureOf({ bytes, items, phase = '' }: Sample): { amount: Amount; name
     : { amount: items, name: `${items.noun} ${phase}` };
 }
 
-/** 100 only when that is certain. */
+/** 100 only if the total is exact. */
 function percentOf({ done, total }: Amount): number | undefined {
   if (!total || total.kind === 'atLeast' || total.value === 0) return undefined;
   const percent = Math.floor((100 * done) / total.value);

@@ -2,27 +2,27 @@ import { formatBytes } from '../../base/index.ts';
 import { countOf, numberText } from '../amounts.ts';
 import type { Amount, Figures, Total } from './figures.ts';
 
-/** Below this many columns numbers are shorter. */
+/** Below this number of columns, numbers are shorter. */
 const NARROW = 64;
 const BAR_MIN = 6;
 const BAR_MAX = 28;
-/** Parts up to this rank are worth more than the bar. */
+/** Parts up to this rank are more important than the bar. */
 const RANK_NEEDED = 3;
 
 interface Part {
   readonly text: string;
-  /** Who goes first where there is no room. */
+  /** The highest rank is dropped first. */
   readonly rank: number;
 }
 
 /**
- * One line for a terminal of this width, which it leaves the last column of free. What does not fit
- * is left out, the least important first. Plain ASCII without colours.
+ * Fits a line into a terminal of this width, with the last column free. Drops the least important
+ * parts if needed. Plain ASCII without colours.
  */
 export function liveText(figures: Figures, width: number): string {
   const { percent, errors, bytesPerSecond, items, bytes, phase } = figures;
   const format = width < NARROW ? shortBytes : formatBytes;
-  // In the order in which they are read.
+  // In reading order.
   const all: readonly Part[] = [
     { text: phase ?? '', rank: 1 },
     { text: amountOf(figures, shortTotal, format), rank: 2 },
@@ -34,7 +34,7 @@ export function liveText(figures: Figures, width: number): string {
   const parts = all.filter(({ text }) => text !== '');
   const room = Math.max(0, width - 1);
   const head = percent === undefined ? '' : `${String(percent).padStart(3)}% `;
-  // Of the terminal's width alone: a bar that changes its length is hard to read.
+  // Depends only on the terminal's width, because a bar of changing length is hard to read.
   const barWidth = Math.min(BAR_MAX, Math.max(BAR_MIN, Math.floor((width - 48) / 2)));
   const bar = percent === undefined ? '' : `${barOf(percent, barWidth)} `;
   let kept = fit(parts, room - head.length - bar.length);
@@ -47,7 +47,7 @@ export function liveText(figures: Figures, width: number): string {
   return `${shown}${kept.map(({ text }) => text).join(', ')}`.trimEnd().slice(0, room);
 }
 
-/** As many parts as there is room for, in their order. */
+/** The parts that fit, in their order. */
 function fit(parts: readonly Part[], room: number): Part[] {
   const kept = new Set<Part>();
   let left = room;
@@ -60,7 +60,7 @@ function fit(parts: readonly Part[], room: number): Part[] {
   return parts.filter((part) => kept.has(part));
 }
 
-/** One line of a log. */
+/** A line of a log. */
 export function plainText(operation: string, figures: Figures): string {
   const { percent, errors, bytesPerSecond, secondsLeft, items, bytes, phase } = figures;
   const parts = [
@@ -76,7 +76,10 @@ export function plainText(operation: string, figures: Figures): string {
   return `${operation}: ${parts.filter((part) => part !== '').join(', ')}`;
 }
 
-/** One JSON object, for programs. Names are a contract; what is not known is left out. */
+/**
+ * A JSON object on one line, for programs. The field names are a contract. Unknown values are left
+ * out.
+ */
 export function jsonText(
   type: 'progress' | 'end',
   operation: string,
@@ -102,7 +105,7 @@ export function jsonText(
   });
 }
 
-/** `12.3 s`, `4 min 5 s`, `2 h 3 min`: how long something took. */
+/** `12.3 s`, `4 min 5 s`, `2 h 3 min`: elapsed time. */
 export function formatElapsed(seconds: number): string {
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
@@ -111,7 +114,7 @@ export function formatElapsed(seconds: number): string {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** `0:21`, `12:05`, `1:02:03`: short enough for a line of 40 columns. */
+/** `0:21`, `12:05`, `1:02:03`: fits into a line of 40 columns. */
 export function clockOf(seconds: number): string {
   const whole = Math.ceil(seconds);
   const two = (value: number): string => String(value).padStart(2, '0');
@@ -133,7 +136,7 @@ export const barOf = (percent: number, width: number): string => {
 
 type BytesText = (bytes: number) => string;
 
-/** `1.2 GiB`, `251 MiB`: decimals only where there is one digit before them. */
+/** `1.2 GiB`, `251 MiB`: decimals only after a single digit. */
 const shortBytes: BytesText = (bytes) =>
   formatBytes(bytes).replace(/^(\d\d+)\.\d/, (_, whole: string) => whole);
 
@@ -153,14 +156,14 @@ function amountOf({ bytes, items }: Figures, totalText: TotalText, format: Bytes
   return items.total ? `${text} ${noun}` : countOf(items.done, noun);
 }
 
-/** `1.2 of 2.9 GiB`: the unit once where it is the same. */
+/** `1.2 of 2.9 GiB`: the unit appears once if both are the same. */
 function ofTotal(
   { done, total }: Amount,
   format: (value: number) => string,
   totalText: TotalText,
 ): string {
   const text = format(done);
-  // Whatever was found first is no total yet.
+  // The first findings are not a total yet.
   if (!total || (total.kind === 'atLeast' && total.value <= done)) return text;
   const whole = format(total.value);
   const unit = / \w+$/.exec(whole)?.[0] ?? '';

@@ -1,7 +1,7 @@
-/** Samples closer together than this become one. */
+/** Samples closer than this are merged. */
 const SPACING_MS = 200;
 
-/** How fast something grows now: over the last seconds, not since the start. */
+/** The current rate of a growing value, over the last seconds instead of since the start. */
 export class RecentRate {
   readonly #windowMs: number;
   #samples: { readonly atMs: number; readonly value: number }[] = [];
@@ -13,16 +13,16 @@ export class RecentRate {
   add(value: number, atMs: number): void {
     const last = this.#samples.at(-1);
     const before = this.#samples.at(-2);
-    // Replacing the last one keeps the newest value without holding more.
+    // Replacing the last sample keeps the newest value without using more memory.
     if (last && before && last.atMs - before.atMs < SPACING_MS) this.#samples.pop();
     this.#samples.push({ atMs, value });
-    // One sample older than the window stays: the rate is over at least the window.
+    // The newest sample older than the window stays, so the rate covers at least the window.
     const oldest = atMs - this.#windowMs;
     const keep = this.#samples.findLastIndex(({ atMs: at }) => at <= oldest);
     if (keep > 0) this.#samples = this.#samples.slice(keep);
   }
 
-  /** How long the samples reach back. */
+  /** The time between the first and last sample. */
   get spanMs(): number {
     const [first] = this.#samples;
     const last = this.#samples.at(-1);

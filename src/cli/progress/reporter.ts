@@ -8,8 +8,8 @@ import { jsonText, liveText, plainText } from './lines.ts';
 export type ProgressMode = 'auto' | 'plain' | 'none' | 'json';
 
 /**
- * Options that say how progress is shown: `logJson` makes stderr a stream of JSON, `quiet` wants
- * none unless it is asked for.
+ * Options for progress. `logJson` makes stderr a stream of JSON. `quiet` hides progress unless
+ * `progress` requests it.
  */
 export interface ProgressFlags {
   readonly progress?: ProgressMode;
@@ -27,7 +27,7 @@ export const progressOption = (): Option =>
     .choices(['auto', 'plain', 'none', 'json'])
     .default('auto');
 
-/** A live line needs a terminal that can go back to the start of a line and clear it. */
+/** A live line needs a terminal that can return to the start of a line and clear it. */
 export function progressStyle(
   { progress = 'auto', logJson, quiet }: ProgressFlags,
   terminal: { readonly isTTY: boolean; readonly isDumb: boolean },
@@ -43,18 +43,18 @@ export const styleOf = (flags: ProgressFlags): ProgressStyle =>
   progressStyle(flags, { isTTY: process.stderr.isTTY, isDumb: environment.isDumbTerminal });
 
 export interface Progress {
-  /** Takes the line away. May be called again. */
+  /** Clears the line. May be called again. */
   stop(): void;
-  /** Since the start, until it was stopped. */
+  /** From the start to the stop. */
   readonly elapsedSeconds: number;
 }
 
 const LINE_EVERY_MS = 30_000;
 const JSON_EVERY_MS = 1000;
-/** Samples between lines keep the rate a recent one. */
+/** Samples between two lines keep the rate recent. */
 const SAMPLE_EVERY_MS = 1000;
 
-/** Shows on stderr how far something is, until it is stopped. `operation` is its verb. */
+/** Shows progress on stderr until it is stopped. `operation` is the verb. */
 export function startProgress(
   operation: string,
   style: ProgressStyle,

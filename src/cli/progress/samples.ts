@@ -3,25 +3,22 @@ import type { DirectorySummary, TreeCounters } from '../../snapshot/index.ts';
 import type { RestoreCounters } from '../../uploader/index.ts';
 import type { Sample, Total } from './figures.ts';
 
-/** What is restored: its summary tells how much, where it has one. */
+/** The restored entry. Its summary, if any, has the totals. */
 interface Restored {
   readonly type: string;
   readonly size: number;
   readonly summary?: DirectorySummary | undefined;
 }
 
-/**
- * A file has no summary where it was named inside of a snapshot; nor have objects that were named
- * by their id.
- */
+/** Files selected inside a snapshot have no summary, and neither do objects selected by id. */
 function extentOf({ type, size, summary }: Restored): { files: number; bytes: number } | undefined {
   if (summary) return { files: summary.files, bytes: summary.size };
   return type === 'f' ? { files: 1, bytes: size } : undefined;
 }
 
 /**
- * Files that were there already count as done, and not for the rate. How much a selection takes is
- * found on the way.
+ * Skipped files count as done, but not for the rate. The total of a selection is not known in
+ * advance.
  */
 export function restoreSample(
   counters: RestoreCounters,
@@ -46,8 +43,8 @@ export function restoreSample(
 }
 
 /**
- * Each object is looked at once, however often it is in the tree: the summary tells how many there
- * are at most.
+ * Each object is visited once, even if it occurs several times in the tree. The summary gives the
+ * maximum.
  */
 export function treeSample(
   counters: TreeCounters,
@@ -66,7 +63,7 @@ export function treeSample(
   };
 }
 
-/** Contents first, then the trees that are made of them. */
+/** Contents first, then the trees that use them. */
 export function repositorySample(
   contents: VerifyCounters,
   trees: TreeCounters,
@@ -88,7 +85,7 @@ export function repositorySample(
   };
 }
 
-/** The task that runs, and how far it is where it tells. */
+/** The running task, and its progress if it reports any. */
 export function maintenanceSample({ task, noun, done, total }: TaskProgress): Sample {
   return {
     phase: task === '' ? 'preparing' : task,

@@ -9,14 +9,14 @@ interface Extent {
   readonly bytes: number;
 }
 
-/** What is known of the volume beside what the upload has found itself. */
+/** Sizes of the volume from other sources than the upload itself. */
 export interface Guesses {
-  /** What the last whole snapshot of the source had. */
+  /** From the last complete snapshot of the source. */
   readonly previous?: Extent | undefined;
   readonly estimate?: (Extent & { readonly state: 'counting' | 'whole' | 'given-up' }) | undefined;
 }
 
-/** A sample of an upload. Cached bytes are done, and not read. */
+/** A sample of an upload. Cached bytes count as done, but not as read. */
 export function uploadSample(counters: UploadCounters, guesses: Guesses): Sample {
   const { bytesRead, cachedBytes, bytesInHoles, totalBytes, errors } = counters;
   const filesDone = counters.files + counters.cachedFiles;
@@ -44,16 +44,13 @@ export interface UploadProgressOptions {
   readonly repository: Repository;
   readonly source: SourceInfo;
   readonly path: string;
-  /** A device or image knows its size. */
+  /** The size of a device or image is known. */
   readonly isBlock: boolean;
   readonly counters: UploadCounters;
   readonly signal: AbortSignal;
 }
 
-/**
- * Shows how far an upload is. An estimate of the whole runs ahead of it, where that is worth its
- * while.
- */
+/** Shows the progress of an upload. If useful, an estimate of the whole runs ahead of it. */
 export async function startUploadProgress(
   style: ProgressStyle,
   options: UploadProgressOptions,
@@ -62,8 +59,7 @@ export async function startUploadProgress(
   if (style === 'none')
     return startProgress('snapshot create', style, () => uploadSample(counters, {}));
   const previous = await previousExtent(options);
-  // Nobody waits before a log: a second thread would take time and memory from the upload for
-  // nothing.
+  // A log has no waiting reader, so a second thread would only cost the upload time and memory.
   const isWanted = !options.isBlock && style !== 'lines';
   const ahead = isWanted ? new EstimateAhead(options) : undefined;
   const progress = startProgress('snapshot create', style, () => {
