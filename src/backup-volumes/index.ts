@@ -1,7 +1,7 @@
 /**
- * Volume steps of a backup beside the objects: policy decisions, native snapshots, PodVolumeBackups
- * as item operations, and volume records. Moves no bytes and knows no journal: facts that must
- * survive a restart are handed back to it.
+ * Volume steps of a backup beside the objects: policy decisions, native snapshots, and
+ * PodVolumeBackups as item operations. Moves no bytes and knows no journal: facts that must survive
+ * a restart are handed back to it.
  */
 export type {
   AskedSnapshot,

@@ -70,9 +70,9 @@ const FORMAT_VERSION = '1.1.0';
 
 /**
  * Fills the empty fields of a Backup and reports all problems, in Velero's order and words
- * (prepareBackupRequest). Problems that Velero finds late or never come last: durations, orders,
- * hooks, selectors, unserved data movers. A request that the API server denies is also a problem,
- * as in Velero. Temporary errors are thrown: an unavailable or busy API server, and a cancel.
+ * (prepareBackupRequest). Problems that Velero finds late or never come last, such as invalid
+ * durations and unserved data movers. A request that the API server denies is also a problem, as in
+ * Velero. Temporary errors are thrown: an unavailable or busy API server, and a cancel.
  */
 export async function validateBackup(
   given: Backup,

@@ -20,15 +20,14 @@ import {
 import { patiently } from './actions/setting.ts';
 
 /**
- * Velero's server notes here which ConfigMap has the policies for all backups, in its own
- * namespace.
+ * Velero's server notes here the ConfigMap with the policies for all backups, in its own namespace.
  */
 const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
 /**
- * The policies of a backup: its own before those for all backups. Undefined where it has none.
- * Throws `NO_VOLUME_POLICY` for a ConfigMap that is not there, and `BAD_VOLUME_POLICY`, also for
- * what is no ConfigMap.
+ * The policies of a backup, with its own before those for all backups; undefined if there are none.
+ * Throws `NO_VOLUME_POLICY` for a missing ConfigMap. Throws `BAD_VOLUME_POLICY` for invalid
+ * policies, and for a reference to another kind.
  */
 export async function policiesOfBackup(
   client: KubeClient,
@@ -39,13 +38,13 @@ export async function policiesOfBackup(
 }
 
 /**
- * How a request is made: again while the API server is away, for a backup; once, where a person
- * waits.
+ * Sends a request. A backup retries while the API server is away; a command for a person tries
+ * once.
  */
 type Ask = <T>(task: () => Promise<T>, signal?: AbortSignal) => Promise<T>;
 const askOnce: Ask = (task) => task();
 
-/** Those that the Backup names itself. */
+/** The policies that the Backup names. */
 export async function ownPoliciesOf(
   client: KubeClient,
   { metadata, spec, status }: Backup,
@@ -64,7 +63,7 @@ export async function ownPoliciesOf(
   );
 }
 
-/** Those for all backups, which Velero's server has noted on this one. */
+/** The policies for all backups, which Velero's server has noted on this backup. */
 export async function globalPoliciesOf(
   client: KubeClient,
   { metadata, status }: Backup,
@@ -116,22 +115,22 @@ type ManagedMetadata = ConfigMap['metadata'] & {
     | null;
 };
 
-/** Backups whose policies are kept: more than run at once, or wait for their end. Our choice. */
+/** Backups with kept policies: more than run or wait at the same time. Our choice. */
 const PINNED_MAX = 256;
 
 /**
- * Policies of the backups of one server, by UID. Filters, volumes and actions of a backup use what
- * its validation has read, whatever happens to the ConfigMaps later.
+ * Policies of one server's backups, by UID. Filters, volumes and actions use the policies that the
+ * validation has read, regardless of later edits of the ConfigMaps.
  */
 export class PinnedPolicies {
   readonly #known = new Map<string, Promise<VolumePolicies | undefined>>();
 
-  /** `load` reads them if they are not known. */
+  /** `load` reads unknown policies. */
   of(uid: string, load: () => Promise<VolumePolicies | undefined>) {
     return this.#known.get(uid) ?? this.renew(uid, load);
   }
 
-  /** For a validation. What failed is read again by the next call. */
+  /** Reads the policies again, for a validation. A failed read is retried by the next call. */
   renew(
     uid: string,
     load: () => Promise<VolumePolicies | undefined>,
@@ -148,7 +147,7 @@ export class PinnedPolicies {
   }
 }
 
-/** Lists of the cluster, each page by page. */
+/** Lists objects of the cluster, page by page. */
 export function readsOf(
   client: KubeClient,
   {
@@ -164,25 +163,25 @@ export function readsOf(
   };
 }
 
-/** The namespaces that a Backup names; undefined for all, and for patterns. */
+/** The namespaces that a Backup names; undefined for all namespaces and for patterns. */
 export function namespacesOf({ spec }: Backup): string[] | undefined {
   const { includedNamespaces } = spec;
   const names = includedNamespaces ?? [];
   return names.length === 0 || names.some((name) => /[*?[]/.test(name)) ? undefined : [...names];
 }
 
-/** What a Backup says of volumes beside its policies. */
+/** The Backup's settings about volumes, without its policies. */
 export const choicesOf = ({ spec }: Backup) => ({
   snapshotVolumes: spec.snapshotVolumes,
   defaultsToFiles: spec.defaultVolumesToFsBackup === true || spec.defaultVolumesToRestic === true,
 });
 
-/** As many as run at once, or are finished off beside one that runs. Our choice. */
+/** Backups with kept helpers: more than run or are finalized at the same time. Our choice. */
 const BACKUPS_MAX = 4;
 
 /**
- * A VolumeHelper for each Backup, by its UID. Policies and lists of a backup are read once, so that
- * all questions of one backup have answers from one state of the cluster.
+ * VolumeHelpers by Backup UID. The policies and lists of a backup are read once, so that all
+ * answers come from one state of the cluster.
  */
 export class VolumeHelpers {
   readonly #client: KubeClient;
@@ -194,7 +193,7 @@ export class VolumeHelpers {
     this.#options = options;
   }
 
-  /** Throws as {@link policiesOfBackup}; what failed is tried again by the next call. */
+  /** Throws like {@link policiesOfBackup}. The next call retries a failure. */
   of(backup: Backup): Promise<VolumeHelper> {
     const { uid } = backup.metadata;
     const known = this.#helpers.get(uid);
@@ -212,8 +211,8 @@ export class VolumeHelpers {
     return new VolumeHelper({
       policies: await policiesOfBackup(this.#client, backup),
       ...choicesOf(backup),
-      // As for plugins of others in Velero: PVCs whose snapshots are moved are not backed up with
-      // pods by whoever asks.
+      // As for third-party plugins in Velero: if snapshots are moved, the caller does not back up
+      // the files of PVCs with their pods.
       backupExcludePvc: backup.spec.snapshotMoveData === true,
       volumes: new ListedVolumes(readsOf(this.#client), { ...this.#options, namespaces }),
     });

@@ -2,22 +2,22 @@ import type { Logger } from '../base/index.ts';
 import type { Backup, KubeObject, Restore } from '../kube/index.ts';
 
 /**
- * What an item action is to whoever calls it: Velero's server through the protocol, or a server of
- * ours in its own process. As Velero's interfaces (pkg/plugin/velero), with a signal that ends when
- * the host no longer waits.
+ * Context of a call. The caller of an action is Velero's server, through the protocol, or our
+ * server in its own process. The interfaces here are Velero's (pkg/plugin/velero) plus a signal,
+ * which ends when the host no longer waits.
  */
 export interface CallContext {
   readonly signal: AbortSignal;
 }
 
-/** Which items an action is asked about. Nothing said means everything. */
+/** Items that an action applies to. An empty selector means all. */
 export interface ResourceSelector {
   readonly includedNamespaces?: readonly string[];
   readonly excludedNamespaces?: readonly string[];
-  /** Such as `persistentvolumeclaims` or `datauploads.velero.io`. */
+  /** For example `persistentvolumeclaims` or `datauploads.velero.io`. */
   readonly includedResources?: readonly string[];
   readonly excludedResources?: readonly string[];
-  /** A label selector as kubectl writes it. */
+  /** A label selector in kubectl's syntax. */
   readonly selector?: string;
 }
 
@@ -32,24 +32,24 @@ export interface ResourceIdentifier {
 
 export interface OperationProgress {
   readonly completed: boolean;
-  /** Of an operation that is over and has failed. */
+  /** The error of a failed operation. */
   readonly err: string;
   readonly nCompleted: number;
   readonly nTotal: number;
   readonly operationUnits: string;
   readonly description: string;
-  /** RFC 3339; undefined where nobody knows. */
+  /** RFC 3339; undefined if unknown. */
   readonly started: string | undefined;
   readonly updated: string | undefined;
 }
 
 export interface BackupOutput {
-  /** Undefined where it stays as it was. */
+  /** Undefined if the item is unchanged. */
   readonly item?: KubeObject;
   readonly additionalItems?: readonly ResourceIdentifier[];
-  /** `''` or nothing: no operation was started. */
+  /** `''` or undefined: no operation was started. */
   readonly operationId?: string;
-  /** Stored anew when the operation is over. */
+  /** Stored again when the operation has ended. */
   readonly postOperationItems?: readonly ResourceIdentifier[];
 }
 
@@ -58,15 +58,15 @@ export interface RestoreInput {
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
   /**
-   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup
-   * does not have it. Left out where another server than ours restores.
+   * For a PVC: its PersistentVolume from the backup; undefined if the backup lacks it. Only our
+   * server passes this function.
    */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
-  /** The Backup, as the run of the restore found it. Only our server hands it in. */
+  /** The Backup from the start of the restore. Only our server passes it. */
   readonly backup?: RestoredBackup | undefined;
 }
 
-/** The parts of a Backup that restore actions look at. */
+/** The parts of a Backup that restore actions read. */
 export interface RestoredBackup {
   readonly spec: Pick<
     Backup['spec'],
@@ -79,13 +79,13 @@ export interface RestoreOutput {
   readonly additionalItems?: readonly ResourceIdentifier[];
   readonly skipRestore?: boolean;
   readonly operationId?: string;
-  /** The item is restored once `areAdditionalItemsReady` says so. */
+  /** Restore the item only after `areAdditionalItemsReady` returns true. */
   readonly waitForAdditionalItems?: boolean;
-  /** 0 or nothing: as long as the server waits for resources. */
+  /** 0 or undefined: the server's time limit for resources. */
   readonly additionalItemsReadyTimeoutMs?: number;
 }
 
-/** Actions without operations leave `progress` and `cancel` out. */
+/** Actions without operations omit `progress` and `cancel`. */
 export interface BackupItemAction {
   execute(item: KubeObject, backup: Backup, context: CallContext): Promise<BackupOutput>;
   progress?(operationId: string, backup: Backup, context: CallContext): Promise<OperationProgress>;
@@ -119,11 +119,11 @@ export interface ItemBlockAction {
   ): Promise<readonly ResourceIdentifier[]>;
 }
 
-/** Where backups are kept. All calls may be repeated; keys have no leading slash. */
+/** Storage of backups. All calls may be repeated; keys have no leading slash. */
 export interface ObjectStore {
   /**
-   * Reads the body no faster than the plugin takes it, and leaves it where the call fails. Owns the
-   * buffers of the body.
+   * Reads the body no faster than the plugin accepts it, and stops reading if the call fails. Owns
+   * the buffers of the body.
    */
   put(
     bucket: string,
@@ -131,14 +131,11 @@ export interface ObjectStore {
     body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
     context: CallContext,
   ): Promise<void>;
-  /**
-   * In the order of the object; leaving the loop ends the transfer. An object that breaks off
-   * throws.
-   */
+  /** Yields the bytes in order. Leaving the loop ends the transfer. A truncated object throws. */
   get(bucket: string, key: string, context: CallContext): AsyncIterable<Uint8Array>;
   exists(bucket: string, key: string, context: CallContext): Promise<boolean>;
   list(bucket: string, prefix: string, context: CallContext): Promise<readonly string[]>;
-  /** Whole prefixes, each with the delimiter at its end. */
+  /** Full prefixes, each with the delimiter at its end. */
   listCommonPrefixes(
     bucket: string,
     delimiter: string,
@@ -149,7 +146,7 @@ export interface ObjectStore {
   signedUrl(bucket: string, key: string, ttlMs: number, context: CallContext): Promise<string>;
 }
 
-/** Snapshots of volumes by a provider's own API, for volumes without a CSI driver. */
+/** Snapshots through a provider's own API, for volumes without a CSI driver. */
 export interface VolumeSnapshotter {
   createVolume(
     from: {
@@ -172,7 +169,7 @@ export interface VolumeSnapshotter {
     context: CallContext,
   ): Promise<string>;
   deleteSnapshot(snapshotId: string, context: CallContext): Promise<void>;
-  /** `''` for a PersistentVolume that is not of this provider. */
+  /** `''` for a PersistentVolume of another provider. */
   volumeIdOf(persistentVolume: KubeObject, context: CallContext): Promise<string>;
   withVolumeId(
     persistentVolume: KubeObject,
@@ -183,18 +180,18 @@ export interface VolumeSnapshotter {
 
 interface Registered<Kind extends string, Action> {
   readonly kind: Kind;
-  /** `<DNS subdomain>/<name>`, unlike all others of its kind. */
+  /** `<DNS subdomain>/<name>`, unique for its kind. */
   readonly name: string;
   readonly appliesTo: ResourceSelector;
   /**
-   * Called once, when the action is first needed: most processes only list. `logger`: for a process
-   * that serves several backups. A backup counts the warnings and errors that are logged there.
+   * Called once, on first use: most processes only list. `logger`: for a process that serves
+   * several backups. A backup counts the warnings and errors logged there.
    */
   readonly open: (logger?: Logger) => Promise<Action>;
 }
 
 /**
- * An action under its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go).
+ * An action with its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go).
  */
 export type Plugin =
   | Registered<'BackupItemActionV2', BackupItemAction>

@@ -1,7 +1,7 @@
 /**
- * Item actions as Velero's server calls them: `protocol/` is the plugin process (handshake, gRPC
- * services), `actions/` what ours do, and `host/` the other end, for a server: it starts plugins of
- * anybody and calls them. Knows nothing of repositories and of how volumes are moved.
+ * Velero's plugin system. `protocol/` is the plugin process (handshake, gRPC services). `actions/`
+ * are our item actions. `host/` is the server side, which starts any plugins and calls them. Knows
+ * nothing of repositories and data movement.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
 export { inPlacePolicyOf, isInPlaceOperation } from './actions/pvc-in-place.ts';

@@ -1,7 +1,7 @@
 import { CodedError } from '../base/index.ts';
 
 /**
- * Velero tells these two errors by their texts only (pkg/plugin/velero/backupitemaction/v2,
+ * Velero identifies these two errors by text only (pkg/plugin/velero/backupitemaction/v2,
  * restoreitemaction/v2).
  */
 export const invalidOperationId = (id: string): CodedError =>

@@ -4,10 +4,10 @@ import type { Plugin } from './contract.ts';
 
 export interface PluginSettings {
   /**
-   * The server runs with `EnableCSI`: Velero's own actions take the snapshots and make the uploads.
+   * The server runs with `EnableCSI`: Velero's own actions take snapshots and create DataUploads.
    */
   readonly hasCsi: boolean;
-  /** Called when the first action is. */
+  /** Called when the first action is called. */
   readonly load: (logger?: Logger) => Promise<OpenActions>;
 }
 
@@ -19,10 +19,10 @@ const POD_VOLUMES = { includedResources: ['podvolumebackups.velero.io'] };
 const CLASSES = { includedResources: ['volumesnapshotclasses.snapshot.storage.k8s.io'] };
 
 /**
- * What a process offers. Names are our own: Velero does not start when two actions of one kind have
- * the same name, and without `EnableCSI` it skips those with `velero.io/csi-` in it. Velero's own
- * actions run in either set-up where their name has none of that: it deletes the contents of kept
- * snapshots itself, so that here is one for those of groups only.
+ * The actions of a process, under our own names. Velero does not start if two actions of one kind
+ * have the same name, and without `EnableCSI` it skips names with `velero.io/csi-`. Velero's
+ * actions with other names always run: Velero itself deletes the contents of kept snapshots. So
+ * here only group snapshots have a delete action.
  */
 export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
   const deletion: Plugin = {
@@ -43,7 +43,7 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
     appliesTo: POD_VOLUMES,
     open: async (logger) => (await load(logger)).podVolumeOperation(),
   };
-  // Velero's make the same snapshots and uploads, also for `datamover: longshore`.
+  // Velero's actions make the same snapshots and uploads, also for `datamover: longshore`.
   if (hasCsi) return [deletion, groupDeletion, podVolumes];
   return [
     deletion,
@@ -113,8 +113,8 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
 }
 
 /**
- * What a server of ours that restores asks about its PodVolumeRestores, beside {@link pluginsFor}.
- * It is asked about no item.
+ * The action that our restoring server polls about PodVolumeRestores, beside {@link pluginsFor}.
+ * The action applies to no item.
  */
 export const podVolumeRestorePlugin = (load: PluginSettings['load']): Plugin => ({
   kind: 'RestoreItemActionV2',

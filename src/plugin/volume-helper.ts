@@ -1,6 +1,6 @@
 /**
- * `longshore/volume-helper`: what plugins of others ask about volumes, as Velero's
- * pkg/plugin/utils/volumehelper is for plugins in Go.
+ * `longshore/volume-helper`: answers third-party plugins' questions about volumes, as Velero's
+ * pkg/plugin/utils/volumehelper does for plugins in Go.
  *
  *     const helpers = connectVolumeHelpers();
  *     const helper = await helpers.of(backup);
@@ -19,7 +19,8 @@ export {
 export { VolumeHelpers } from './backup-policies.ts';
 
 /**
- * For the cluster of a kubeconfig, or the one that the process is a pod of. Throws `NO_CLUSTER`.
+ * Connects to the cluster of a kubeconfig, or to the cluster of the process's pod. Throws
+ * `NO_CLUSTER`.
  */
 export function connectVolumeHelpers(
   options: { readonly kubeconfig?: string; readonly context?: string } = {},

@@ -5,17 +5,17 @@ import { CANCEL_ANNOTATION, FOR_BACKUP, MADE_BY_ANNOTATION, MOVED } from './vele
 
 export const DELETED = 'Deleted';
 
-/** Our choice: whoever asks is about to end. */
+/** Our choice: the calling process is about to end. */
 const LOOK_MS = 10_000;
 
-/** What an object says it was taken for. */
+/** Purpose of an object, from its labels and annotations. */
 export interface Purpose {
   readonly uid: string;
   readonly backup: string;
   readonly isMoved: boolean;
 }
 
-/** Null for one of another server, or that does not say. */
+/** Null for an object of another server, or without a purpose. */
 export function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
   const uid = metadata.labels?.[BACKUP_UID] ?? '';
   const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
@@ -24,8 +24,8 @@ export function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose |
 }
 
 /**
- * {@link DELETED} for one that is gone, or that is another one of that name. Throws
- * `KUBE_NOT_FOUND` where the API server does not know the kind: nobody has deleted it then.
+ * The phase of the Backup with this UID, or {@link DELETED} if it does not exist. Throws
+ * `KUBE_NOT_FOUND` if the API server does not know the kind: then the backup was not deleted.
  */
 export async function phaseOf(
   { client }: Setting,
@@ -47,8 +47,8 @@ export async function phaseOf(
 }
 
 /**
- * Whether another server goes on with a backup whose process ends, and with what this one has made
- * for it: a backup of our server that runs, and that nobody has canceled. In doubt one does.
+ * Whether another server continues this backup, and uses its objects, after this process ends. True
+ * for a running backup of our server without a cancel request, and if unknown.
  */
 export async function goesOn({ client }: Setting, { metadata }: Backup): Promise<boolean> {
   const { namespace, name, uid, annotations } = metadata;

@@ -2,15 +2,15 @@ import { type Pod, PODS } from '../../kube/index.ts';
 import { fileAnnotationsOf, type PodView } from '../../volume-policy/index.ts';
 import { patiently, type Setting } from './setting.ts';
 
-/** A volume of a pod that is a PVC. */
+/** A pod's volume that is a PVC. */
 export interface ClaimUser extends PodView {
   readonly pod: string;
   readonly isRunning: boolean;
 }
 
 /**
- * Which pods have a PVC mounted. Pods of a namespace are read once, since a process serves one
- * backup, and of each nothing is kept but this: a namespace may have ten thousand, of 30 KiB each.
+ * Finds the pods that mount a PVC. The pods of a namespace are read once, because a process serves
+ * one backup. Only these facts are kept: a namespace may have ten thousand pods of 30 KiB each.
  */
 export class ClaimUsers {
   readonly #setting: Setting;
@@ -43,7 +43,7 @@ export class ClaimUsers {
   }
 }
 
-/** As Velero counts: it is on a node, and nobody has asked for its end. */
+/** As in Velero: the pod is on a node and is not being deleted. */
 const runs = ({ metadata, spec, status }: Pod): boolean =>
   (spec.nodeName ?? '') !== '' &&
   status?.phase === 'Running' &&

@@ -9,14 +9,14 @@ import {
 import { patiently } from './setting.ts';
 import { RETAINED_UNTIL } from './velero-names.ts';
 
-/** Attempts to change a content that others change at the same time. Our choice. */
+/** Attempts to change a content while others change it. Our choice. */
 const CHANGES_MAX = 5;
 
 /**
- * Changes a content in the version that was looked at, and looks again when its controllers have
- * changed it meanwhile. `change` returns a merge patch, or undefined where nothing is to be
- * changed. Returns the content as it is then; undefined for one that is gone. Throws what `change`
- * throws, and `KUBE_CONFLICT` when others change the content all the time.
+ * Changes a content in the version that was read, and reads it again if a controller changed it
+ * meanwhile. `change` returns a merge patch, or undefined for no change. Returns the resulting
+ * content, or undefined if it does not exist. Throws the errors of `change`, and `KUBE_CONFLICT` if
+ * others keep changing the content.
  */
 export async function changeContent<T extends KubeObject>(
   client: KubeClient,
@@ -41,24 +41,24 @@ export async function changeContent<T extends KubeObject>(
 }
 
 /**
- * What makes the deletion of a content remove what the storage has, with a note that it was kept
- * until then: a process that is killed before it has deleted the snapshot leaves the note, by which
- * {@link keepAgain} finds the content.
+ * Patch: deleting the content also deletes the snapshot from the storage. A label notes that the
+ * content was retained until now. If the process is killed before it deletes the snapshot, {@link
+ * keepAgain} finds the content by this note.
  */
 export const releasedNow = ({ clock }: KubeClient) => ({
   metadata: { labels: { [RETAINED_UNTIL]: String(secondsOf(clock.nowNs())) } },
   spec: { deletionPolicy: 'Delete' },
 });
 
-/** What keeps what the storage has. */
+/** Patch: deleting the content keeps the snapshot in the storage. */
 export const RETAINED = {
   metadata: { labels: { [RETAINED_UNTIL]: null } },
   spec: { deletionPolicy: 'Retain' },
 };
 
 /**
- * The content of the snapshot with this UID gets back the policy that a note says it had. Others
- * stay as they are.
+ * Restores the `Retain` policy of the content of the snapshot with this UID, if the content has the
+ * note. Other contents stay unchanged.
  */
 export async function keepAgain(
   client: KubeClient,
@@ -67,7 +67,7 @@ export async function keepAgain(
   signal: AbortSignal,
 ): Promise<void> {
   const change = (content: VolumeSnapshotContent) => {
-    // What the status of a snapshot says could have been written by others.
+    // Users can write the status of a snapshot.
     if (content.spec.volumeSnapshotRef.uid !== snapshotUid) return undefined;
     if (content.metadata.deletionTimestamp !== undefined) return undefined;
     return content.metadata.labels?.[RETAINED_UNTIL] === undefined ? undefined : RETAINED;
@@ -76,14 +76,14 @@ export async function keepAgain(
 }
 
 /**
- * Longer than the process that wrote a note goes on with the deletion, also where clocks differ by
- * minutes. Our choice.
+ * Longer than a process takes to delete after it wrote the note, even if clocks differ by minutes.
+ * Our choice.
  */
 const UNDER_WAY_SECONDS = 300;
 
 /**
- * The process that wrote the note has ended, or has given up. A note from the future is of a clock
- * that was wrong.
+ * Whether the process that wrote the note has ended or given up. A note from the future comes from
+ * a wrong clock.
  */
 export function isAbandoned({ metadata }: KubeObject, { clock }: KubeClient): boolean {
   const until = Number(metadata.labels?.[RETAINED_UNTIL]);

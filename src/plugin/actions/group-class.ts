@@ -8,11 +8,11 @@ import {
 import { patiently, type Setting } from './setting.ts';
 import { GROUP_CLASS, GROUP_CLASS_OF_PVC } from './velero-names.ts';
 
-/** A PVC whose snapshot is taken with those of its group. */
+/** A PVC of a volume group. */
 export interface GroupMember {
   readonly claim: { readonly namespace?: string | undefined; readonly name: string };
   readonly volume: string;
-  /** Undefined for a volume of no CSI driver. */
+  /** Undefined for a volume without a CSI driver. */
   readonly driver: string | undefined;
   readonly isMoved: boolean;
 }
@@ -20,7 +20,7 @@ export interface GroupMember {
 const claimText = ({ namespace = '', name }: GroupMember['claim']): string =>
   `${namespace}/${name}`;
 
-/** All snapshots of a group are kept, or all are moved. Throws `GROUP_WAYS`. */
+/** Asserts that all snapshots of a group are kept, or all are moved. Throws `GROUP_WAYS`. */
 export function assertSameWay(
   { claim, isMoved }: GroupMember,
   group: string,
@@ -32,7 +32,7 @@ export function assertSameWay(
   throw new CodedError('GROUP_WAYS', text);
 }
 
-/** Throws `GROUP_DRIVERS` for volumes that no one driver can snapshot together. */
+/** Throws `GROUP_DRIVERS` if no single driver can snapshot all the volumes. */
 export function driverOf(members: readonly GroupMember[]): string {
   const drivers = new Set<string>();
   for (const { claim, volume, driver } of members) {
@@ -49,10 +49,10 @@ export function driverOf(members: readonly GroupMember[]): string {
 }
 
 /**
- * Name of the VolumeGroupSnapshotClass that groups of a driver are snapshotted with: named by the
- * PVC, by the Backup, or the only one with Velero's label (Velero v1.18.3:
- * pkg/backup/actions/csi/pvc_action.go, determineVGSClass). Throws `NO_GROUP_CLASS`, and
- * `NO_GROUP_SNAPSHOTS` where the cluster has no such kind.
+ * Name of the VolumeGroupSnapshotClass for groups of a driver. The PVC or the Backup names it, or
+ * it is the only class with Velero's label (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go,
+ * determineVGSClass). Throws `NO_GROUP_CLASS`, and `NO_GROUP_SNAPSHOTS` if the cluster lacks the
+ * CRD.
  */
 export async function groupClassFor(
   driver: string,
@@ -81,7 +81,7 @@ export const namedGroupClass = (
   backup: Backup | undefined,
 ): string | undefined => ofPvc || lookup(backup?.metadata.annotations, `${GROUP_CLASS}_${driver}`);
 
-/** Without a named class. Throws `NO_GROUP_CLASS`. */
+/** The class if none is named. Throws `NO_GROUP_CLASS`. */
 export function chosenGroupClass(all: readonly VolumeGroupSnapshotClass[], driver: string): string {
   const own = all.filter(
     (each) => each.driver === driver && each.metadata.labels?.[GROUP_CLASS] === 'true',

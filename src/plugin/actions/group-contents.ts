@@ -21,7 +21,7 @@ import { removeContent } from './group-handles.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
 
-/** Also where the cluster has no such kind, as most. */
+/** Returns an empty list if the cluster lacks the CRD, as most clusters do. */
 export async function listGroupContents(
   { client }: Setting,
   labelSelector: string,
@@ -37,8 +37,7 @@ export async function listGroupContents(
 }
 
 /**
- * The content that a group of this backup has left; undefined for one that is being removed, or was
- * never there.
+ * The content that a group of this backup left; undefined if it is being deleted or never existed.
  */
 export async function contentOfGroup(
   setting: Setting,
@@ -56,9 +55,9 @@ export async function contentOfGroup(
 }
 
 /**
- * What is to become of the content of a group: the storage's snapshots go when all uploads are
- * over, or the backup has failed before anything of it was stored; they stay with a backup that
- * keeps them. Undefined while somebody needs the content.
+ * Decides about the content of a group. `Delete`: all uploads have ended, or the backup failed
+ * before it was stored. `Retain`: the stored backup keeps the snapshots. Undefined: the content is
+ * still needed.
  */
 async function fateOf(
   { uid, isMoved }: { readonly uid: string; readonly isMoved: boolean },
@@ -70,7 +69,7 @@ async function fateOf(
   if (isGathering(phase)) return undefined;
   if (!isMoved) {
     if (isFailed(phase)) return 'Delete';
-    // A Backup whose deletion has begun was stored.
+    // If its deletion has begun, the backup was stored.
     const isStored = isUsable(phase) || phase === 'Deleting' || phase === DELETED;
     return isStored ? 'Retain' : undefined;
   }
@@ -80,8 +79,7 @@ async function fateOf(
 }
 
 /**
- * The groups of a backup whose volumes are moved: nobody needs them when the last upload is over.
- * Does not fail.
+ * Removes the groups of a backup with moved volumes after the last upload has ended. Never fails.
  */
 export async function removeMovedGroups(
   setting: Setting,
@@ -101,7 +99,7 @@ export async function removeMovedGroups(
   }
 }
 
-/** Contents that were only there for a restore, which is over. The storage keeps what it has. */
+/** Removes contents that existed only for an ended restore. The storage keeps its snapshots. */
 export async function removeStubs(
   setting: Setting,
   { namespace, signal }: { readonly namespace: string; readonly signal: AbortSignal },
@@ -127,7 +125,7 @@ export async function removeStubs(
   }
 }
 
-/** Contents that a killed process left. */
+/** Removes contents of killed processes. */
 export async function removeLeftContents(
   setting: Setting,
   scope: { readonly namespace: string; readonly signal: AbortSignal },
@@ -172,8 +170,8 @@ async function removeAsDecided(
 }
 
 /**
- * At the end of a backup that keeps them: with the last snapshot of a group its content goes, and
- * the storage's snapshots stay.
+ * Called at the end of a backup that keeps its snapshots. With a group's last snapshot its content
+ * is removed, and the storage keeps the snapshots.
  */
 export async function releaseWithLast(
   setting: Setting,

@@ -26,17 +26,16 @@ import {
   STUB_FOR_RESTORE,
 } from './velero-names.ts';
 
-/** A sidecar tells within milliseconds, or cannot. Our choice. */
+/** A sidecar answers within milliseconds or not at all. Our choice. */
 const TELLING_MS = 10_000;
 /**
- * The sidecar deletes nothing from the storage for a content that is gone at once, and takes it off
- * itself.
+ * Without it, the content is gone at once and the sidecar deletes nothing from the storage. The
+ * sidecar removes the finalizer itself.
  */
 const FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection';
 
 /**
- * A group as the content of one of its snapshots knows it; undefined for a snapshot that was taken
- * by itself.
+ * A group, read from the content of one of its snapshots; undefined for a snapshot without a group.
  */
 interface Group {
   readonly handle: string;
@@ -58,10 +57,7 @@ function groupOfContent({ metadata, spec, status }: VolumeSnapshotContent): Grou
   return { handle, members, driver: spec.driver, secrets };
 }
 
-/**
- * Undefined for an annotation that is missing, as on contents of Velero's own action, or that
- * nobody can read.
- */
+/** Undefined for an invalid annotation or a missing one, as on contents of Velero's own action. */
 function membersIn(text = ''): string[] | undefined {
   try {
     const value: unknown = JSON.parse(text);
@@ -89,8 +85,7 @@ const contentFor = (
 });
 
 /**
- * Makes a content, or finds the one of an earlier attempt, and returns when its status says which
- * group it is of.
+ * Creates a content, or finds that of an earlier attempt. Returns when its status names its group.
  */
 async function make(
   { client }: Setting,
@@ -112,10 +107,10 @@ async function make(
 }
 
 /**
- * Waits until the status of a content says which group it is of: the sidecar deletes nothing for
- * one that does not. It asks the driver and writes that by itself, and a write of ours at the same
- * time makes it replace the whole status by an error. So what it has not written within
- * {@link TELLING_MS} is written here.
+ * Waits until a content's status names its group: the sidecar deletes nothing for a content without
+ * one. The sidecar asks the driver and writes the status itself. If we write at the same time, the
+ * sidecar replaces the whole status by an error. So we write the status only after {@link
+ * TELLING_MS}.
  */
 async function untilTold(
   client: KubeClient,
@@ -139,8 +134,8 @@ async function untilTold(
 }
 
 /**
- * A content of ours for a group that the storage has cut, of which its own content tells. Nothing
- * is removed with it but by {@link removeContent}.
+ * Creates our own content for a group that the storage has cut, from the group's own content. Only
+ * {@link removeContent} removes snapshots together with it.
  */
 export async function keepGroup(
   setting: Setting,
@@ -170,7 +165,7 @@ export async function keepGroup(
   await make(setting, wanted, handle, signal);
 }
 
-/** Removes a content of ours; with `Delete` also the snapshots of its group from the storage. */
+/** Removes one of our contents; with `Delete` also its group's snapshots from the storage. */
 export async function removeContent(
   { client }: Setting,
   { metadata: { name, uid } }: VolumeGroupSnapshotContent,
@@ -189,18 +184,17 @@ export async function removeContent(
   await patiently(remove, signal);
 }
 
-/** Handles of all snapshots of a group, as the storage has told them. */
+/** Handles of all snapshots of a group, as reported by the storage. */
 export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[] =>
   status?.volumeSnapshotInfoList?.flatMap(({ snapshotHandle }) => snapshotHandle ?? []) ??
   spec.source?.groupSnapshotHandles?.volumeSnapshotHandles ??
   [];
 
 /**
- * A content of the group that a restored snapshot is of: where the driver counts it to a group, the
- * snapshot controller tells nothing of it while the cluster has no content of that group (Velero
- * v1.18.3: pkg/restore/actions/csi/volumesnapshot_action.go, ensureStubVGSCExists). It keeps what
- * the storage has. The restore does not fail by it: drivers that count no snapshot to a group need
- * none.
+ * Creates a content for the group of a restored snapshot. If a snapshot belongs to a group, the
+ * snapshot controller ignores it until the cluster has a content of that group (Velero v1.18.3:
+ * pkg/restore/actions/csi/volumesnapshot_action.go, ensureStubVGSCExists). The content retains the
+ * storage's snapshots. A failure does not fail the restore: other drivers need no content.
  */
 export async function ensureStub(
   setting: Setting,
@@ -240,14 +234,13 @@ export async function ensureStub(
 }
 
 /**
- * Deletes the groups of the snapshots that a backup has kept from the storage. Velero's own action
- * deletes each snapshot by itself, which the sidecar does not do for a snapshot that the driver
- * counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says, which Velero writes into
- * its log; the content stays, and its sidecar goes on trying.
+ * Deletes the groups of a backup's kept snapshots from the storage. Velero's own action deletes
+ * single snapshots, which the sidecar refuses for members of a group. Throws `GROUP_NOT_DELETED`
+ * with the driver's error, which Velero logs. The content stays, and its sidecar retries.
  */
 export class GroupDelete implements DeleteItemAction {
   readonly #setting: Setting;
-  /** Handles of groups that this process has deleted: it is asked for each of their snapshots. */
+  /** Handles of groups deleted by this process: it runs for each of their snapshots. */
   readonly #deleted = new Set<string>();
 
   constructor(setting: Setting) {
@@ -261,12 +254,12 @@ export class GroupDelete implements DeleteItemAction {
   ): Promise<void> {
     const group = groupOfContent(item);
     const { annotations, labels } = item.metadata;
-    // Only of this backup, and where all snapshots of the group are known.
+    // Only groups of this backup whose snapshots are all known.
     if (!group || membersIn(annotations?.[GROUP_MEMBERS]) === undefined) return;
     if (labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) return;
     if (labels[RESTORE_NAME] !== undefined) return;
-    // UIDs do not tell: a synced Backup has another one. Two installations have different
-    // namespaces.
+    // UIDs do not identify the backup: a synced Backup has another UID. Two installations have
+    // different namespaces.
     if ((annotations?.[FOR_BACKUP] ?? placeOf(backup)) !== placeOf(backup)) {
       const fields = { volumeGroupSnapshotHandle: group.handle, backup: placeOf(backup) };
       this.#setting.logger.warn(fields, 'the group is of a backup of another namespace: it stays');

@@ -25,16 +25,16 @@ export interface Detaching {
   readonly signal: AbortSignal;
 }
 
-/** As long as Velero waits between two looks. */
+/** Velero's interval between two reads. */
 export const LOOK_MS = 1000;
 const CONFLICTS_MAX = 5;
-/** The snapshot controller puts these on members, and takes them off when the group goes. */
+/** The snapshot controller adds these to members, and removes them when the group is deleted. */
 const GROUP_FINALIZERS = [
   'snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection',
   'snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection',
 ];
 
-/** What every object says that a backup has of a group: whose it is. */
+/** Marks of a backup on each object of a group. */
 export const marksFor = (backup: Backup, group: string) => ({
   labels: {
     [BACKUP_NAME]: validLabel(backup.metadata.name),
@@ -44,10 +44,10 @@ export const marksFor = (backup: Backup, group: string) => ({
   annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group },
 });
 
-/** This backup's, as any other one. */
+/** A snapshot that this backup has taken over from its group. */
 export const isDetached = ({ metadata }: VolumeSnapshot): boolean =>
   metadata.annotations?.[OF_GROUP] !== undefined;
-/** Goes with it. */
+/** Whether the snapshot would be deleted with the group. */
 const isIn = ({ metadata, status }: VolumeSnapshot, group: VolumeGroupSnapshot): boolean =>
   metadata.ownerReferences?.some(({ uid }) => uid === group.metadata.uid) === true ||
   status?.volumeGroupSnapshotName !== undefined;
@@ -71,10 +71,10 @@ export async function membersOf(
 }
 
 /**
- * From here on it does not go with the group, and is the backup's as any other one. The name of the
- * group goes first: the snapshot controller makes a group own each snapshot that names it, and
- * deletes what a group owns with it. A snapshot of no group needs a class, without which its
- * controller does nothing for it.
+ * Detaches a snapshot from its group, so that it belongs to the backup alone. The group's name is
+ * removed first: the snapshot controller makes a group own each snapshot that names it, and deletes
+ * owned snapshots with the group. A snapshot without a group needs a class, or its controller
+ * ignores it.
  */
 async function detach(
   { client }: Setting,
@@ -115,8 +115,8 @@ async function detach(
 }
 
 /**
- * Detaches all of them, and again those that a controller which had read an older version has given
- * back meanwhile. Returns when none has changed between two looks.
+ * Detaches all members, and repeats this for members that a controller with an older version
+ * attached again. Returns when no member has changed between two reads.
  */
 export async function detachAll(
   setting: Setting,

@@ -26,7 +26,7 @@ import { OF_GROUP } from './velero-names.ts';
 import type { PlannedBackup, PlannedSnapshot, VolumeChoice } from './volume-choice.ts';
 
 const CLEAN_UP_MS = 30_000;
-/** Undefined for a PVC that is snapshotted by itself. */
+/** Undefined for a PVC outside any group. */
 export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGroup | undefined {
   const key = spec.volumeGroupSnapshotLabelKey ?? '';
   const value = lookup(pvc.metadata.labels, key) ?? '';
@@ -34,17 +34,18 @@ export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGro
 }
 
 /**
- * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero
- * v1.18.3: pkg/backup/actions/csi/pvc_action.go, getVolumeSnapshotReference). The group is only
- * there to cut them: it is removed, and its snapshots stay, each as if it had been taken by itself.
- * What the storage has of the group goes when the last upload is over, or with the backup. After a
- * failure nothing of it is left, and the other members fail with the same error at once.
+ * Takes snapshots of all volumes of a group at one moment, once per group and backup (Velero
+ * v1.18.3: pkg/backup/actions/csi/pvc_action.go, getVolumeSnapshotReference). Then removes the
+ * group; its snapshots stay as if each had been taken alone.
+ *
+ * The group's data in the storage are deleted after the last upload, or with the backup. A failure
+ * removes everything, and the other members fail at once with the same error.
  */
 export class GroupSnapshots {
   readonly #setting: Setting;
   readonly #choice: VolumeChoice;
   readonly #snapshots: Snapshots;
-  /** By name and namespace of the VolumeGroupSnapshot; by name of the PVC. */
+  /** Snapshots by namespace and name of the VolumeGroupSnapshot, then by name of the PVC. */
   readonly #cuts = new Map<string, Promise<ReadonlyMap<string, VolumeSnapshot>>>();
 
   constructor(setting: Setting, choice: VolumeChoice, snapshots: Snapshots) {
@@ -53,7 +54,7 @@ export class GroupSnapshots {
     this.#snapshots = snapshots;
   }
 
-  /** The snapshot of one member. The first one asked for cuts those of all. */
+  /** Returns the snapshot of one member. The first call cuts the snapshots of all members. */
   async snapshotOf(
     pvc: PersistentVolumeClaim,
     group: VolumeGroup,
@@ -66,7 +67,7 @@ export class GroupSnapshots {
     if (!cut) {
       cut = this.#cut(pvc, group, backup, signal);
       this.#cuts.set(key, cut);
-      // One that was given up says nothing about the group.
+      // A canceled attempt says nothing about the group.
       cut.catch(() => signal.aborted && this.#cuts.delete(key));
     }
     const snapshot = (await cut).get(name);
@@ -87,11 +88,10 @@ export class GroupSnapshots {
     const begun = await findGroup(this.#setting, namespace, name, signal);
     const isOver = !begun || begun.metadata.deletionTimestamp !== undefined;
     if (earlier.size > 0 && isOver) {
-      // All were cut by a process that has ended since. A PVC that was not among them gets none: a
-      // second group would be of another moment, and its failure would remove the snapshots of the
-      // first one.
+      // An ended process has cut all of them. A PVC outside that cut gets no snapshot: a second
+      // group would be of another moment, and its failure would remove the first group's snapshots.
       if (await contentOfGroup(this.#setting, name, backup, signal)) return earlier;
-      // That process had failed, and was ended while it removed them.
+      // That process failed, and was killed while it removed them.
       for (const each of earlier.values()) await this.#snapshots.remove(each);
     }
     const members = await this.#members(namespace, group, backup, signal);
@@ -109,7 +109,7 @@ export class GroupSnapshots {
         signal,
       });
       await dissolve(this.#setting, made, backup, signal);
-      // Of PVCs that a policy leaves out: the group's selector cannot.
+      // Remove snapshots of PVCs that a policy excludes: the group's selector cannot exclude them.
       for (const other of others) await this.#snapshots.remove(other);
       const detached = new Map<string, VolumeSnapshot>();
       for (const [claim, { metadata }] of own) {
@@ -123,7 +123,7 @@ export class GroupSnapshots {
     }
   }
 
-  /** Those that are this backup's already. */
+  /** Snapshots that an earlier process of this backup took over. */
   async #ofEarlier(
     namespace: string,
     name: string,
@@ -169,8 +169,8 @@ export class GroupSnapshots {
   }
 
   /**
-   * What a failed attempt has made; the storage's snapshots too. Says what it could not do, and
-   * does not fail.
+   * Removes the objects and the storage's snapshots of a failed attempt. Logs failures and never
+   * throws.
    */
   async #removeAll(made: VolumeGroupSnapshot, backup: Backup): Promise<void> {
     const { logger } = this.#setting;
@@ -186,11 +186,13 @@ export class GroupSnapshots {
   }
 }
 
-/** A volume of a CSI driver whose snapshot a rule leaves to a VolumeSnapshotter. */
+/** A CSI volume whose snapshot a rule leaves to a VolumeSnapshotter. */
 const isLeftToOthers = ({ way, pv }: PlannedSnapshot): boolean =>
   way === 'native' && pv.spec.csi !== undefined && pv.spec.csi !== null;
 
-/** Follows from backup, namespace and label, so that a second attempt finds the first one's. */
+/**
+ * Derived from backup, namespace and label, so that a second attempt finds the group of the first.
+ */
 const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace: string): string =>
   nameFor(
     `velero-${value.toLowerCase().replaceAll(/[^a-z0-9.-]/g, '-')}`,

@@ -11,7 +11,6 @@ import type { Setting } from './setting.ts';
 import { UploadDelete } from './upload-delete.ts';
 import { UploadResults } from './upload-result.ts';
 
-/** The item actions of one process. */
 export const openActions = (given: Setting) => actionsOf({ recent: new RecentAnswers(), ...given });
 
 const actionsOf = (setting: Setting) => ({

@@ -13,9 +13,9 @@ import { removeOrphanGroups } from './orphans.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { Snapshots } from './snapshots.ts';
 
-/** Which backup: it is no more, and it had not ended. */
+/** A Backup that was deleted before it ended. */
 export interface LostBackup {
-  /** Of the server, too. */
+  /** Also the server's namespace. */
   readonly namespace: string;
   readonly name: string;
   readonly uid: string;
@@ -23,21 +23,23 @@ export interface LostBackup {
 
 export interface LostOptions {
   /**
-   * Snapshots that were to be kept go, too: nothing of the backup was stored, and nothing of it
-   * will be.
+   * Also removes snapshots that should be kept, because nothing of the backup was or will be
+   * stored.
    */
   readonly withKept: boolean;
   readonly signal: AbortSignal;
 }
 
-/** Kubernetes deletes what a Backup owned within seconds; more where it is busy. Our choice. */
+/**
+ * Kubernetes deletes the dependents of a Backup within seconds, or later if it is busy. Our choice.
+ */
 const UPLOADS_GONE_MS = 60_000;
 
 /**
  * Removes the snapshots of a backup that was deleted before its end. An upload that no agent had
- * taken goes with its Backup, and nobody else looks at its snapshot then; with one that an agent
- * has, the agent removes it. Throws where some of them stay, so that it is tried again, and the
- * reason of the signal.
+ * accepted is deleted with its Backup, and nothing else removes its snapshot. For an accepted
+ * upload the agent removes the snapshot. Throws if some snapshots stay, so that the caller retries,
+ * and the signal's reason.
  */
 export async function removeLostSnapshots(
   setting: Setting,
@@ -45,7 +47,7 @@ export async function removeLostSnapshots(
   { withKept, signal }: LostOptions,
 ): Promise<void> {
   const { namespace, name, uid } = backup;
-  // What is asked for is no longer true where the Backup is there after all.
+  // The Backup exists after all, so the request is outdated.
   if ((await phaseOf(setting, { namespace, name }, uid, signal)) !== DELETED) return;
   const found = await snapshotsOf(setting, backup, signal);
   if (found.length > 0) {
@@ -72,7 +74,7 @@ async function snapshotsOf(
   try {
     all = await patiently(() => client.list(VOLUME_SNAPSHOTS, { labelSelector, signal }), signal);
   } catch (error) {
-    // A cluster without CSI snapshots.
+    // The cluster has no CSI snapshots.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }
@@ -91,7 +93,7 @@ async function uploadsOf(
   try {
     return await patiently(() => client.list(DATA_UPLOADS, scope), signal);
   } catch (error) {
-    // A cluster where nobody moves volumes.
+    // The cluster has no DataUploads.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }

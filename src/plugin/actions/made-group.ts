@@ -17,7 +17,7 @@ import { keepGroup } from './group-handles.ts';
 import { isDetached, LOOK_MS, marksFor, membersOf } from './group-members.ts';
 import { durationMs, patiently, placeOf, type Setting, snapshotTimeout } from './setting.ts';
 
-/** PVCs of one namespace with the same value of the backup's label. */
+/** PVCs of one namespace with the same value of the backup's group label. */
 export interface VolumeGroup {
   readonly key: string;
   readonly value: string;
@@ -37,7 +37,7 @@ export async function findGroup(
 }
 
 /**
- * The backup's own, also where it is there already. Throws `FOREIGN_OBJECT` where it is another's.
+ * Creates the backup's group, or finds it. Throws `FOREIGN_OBJECT` if the group has another owner.
  */
 export async function makeGroup(
   setting: Setting,
@@ -83,8 +83,8 @@ export async function makeGroup(
 }
 
 /**
- * Waits until each of the PVCs has a snapshot in the group that is ready: the snapshot controller
- * tells nothing more about a snapshot whose group is gone.
+ * Waits until each PVC has a ready snapshot in the group. After the group is deleted, the snapshot
+ * controller reports nothing more about its snapshots.
  */
 export async function untilThere(
   setting: Setting,
@@ -108,10 +108,10 @@ export async function untilThere(
       throw new CodedError('SNAPSHOT_GONE', text);
     }
     const { boundVolumeGroupSnapshotContentName: content, readyToUse } = now.status ?? {};
-    // Until then its controller may bind the snapshots anew, from nothing.
+    // Until then the controller may bind the snapshots again from scratch.
     const isBound = content !== undefined && (readyToUse === true || members.every(isDetached));
-    // Controllers that have read older versions write what was before: none changes anything
-    // between two looks.
+    // Controllers with older versions may overwrite changes. Wait until nothing changes between two
+    // reads.
     const versions = [now, ...members].map(({ metadata }) => metadata.resourceVersion).join();
     const isQuiet = versions === seen;
     seen = versions;
@@ -130,11 +130,11 @@ export async function untilThere(
 }
 
 /**
- * Removes the group from the cluster, and nothing from the storage. A content of ours stays for as
- * long as somebody needs the snapshots: the controllers tell of a snapshot that the driver counts
- * to a group only while there is a content of that group, and delete it from the storage only with
- * all of the group. It is not the group's own, which a controller that does not yet know of its new
- * policy deletes.
+ * Removes the group from the cluster, and nothing from the storage. Keeps our own content while the
+ * snapshots are needed. If the driver counts a snapshot to a group, the controllers report it only
+ * while the group has a content. They delete such a snapshot from the storage only with its whole
+ * group. The group's own content cannot be used: a controller may not know its new policy yet and
+ * deletes it.
  */
 export async function dissolve(
   setting: Setting,
@@ -179,8 +179,8 @@ export async function dissolve(
 }
 
 /**
- * Also what the storage has of it, whatever its class says. Throws where it cannot, and then the
- * group is still there.
+ * Deletes the group with its data in the storage, regardless of its class. If it throws, the group
+ * still exists.
  */
 export async function deleteGroupWithContent(
   { client }: Setting,
@@ -194,7 +194,7 @@ export async function deleteGroupWithContent(
   const bound = now.status?.boundVolumeGroupSnapshotContentName;
   if (bound !== undefined) {
     const release = ({ spec }: VolumeGroupSnapshotContent) => {
-      // What the status of a group says could have been written by others.
+      // Users can write the status of a group.
       const isOwn = spec.volumeGroupSnapshotRef.uid === uid && spec.source?.volumeHandles;
       if (!isOwn || spec.deletionPolicy === 'Delete') return undefined;
       return { spec: { deletionPolicy: 'Delete' } };

@@ -29,8 +29,8 @@ const UNKNOWN: OperationProgress = {
 };
 
 /**
- * Velero's own returns at once, and the work may then go on behind an operation that counts as
- * over. Our choice.
+ * Velero's cancel returns at once, and the work may continue after the operation has ended. Our
+ * choice.
  */
 const CANCEL_MS = 60_000;
 
@@ -38,9 +38,8 @@ const CANCEL_MS = 60_000;
 const ID = /^d[du]-.+/;
 
 /**
- * Operations that move data: each is a DataUpload or a DataDownload, found by the label with the
- * operation's ID. Nothing is known of it in this process, since another one is asked for its
- * progress than the one that began it.
+ * Operations that move data. Each is a DataUpload or a DataDownload, found by the label with the
+ * operation ID. Keeps no state, because another process polls the operation than began it.
  */
 export class Movements<T extends Movement> {
   readonly #setting: Setting;
@@ -48,7 +47,7 @@ export class Movements<T extends Movement> {
   readonly #look: SharedLook<Seen<T>>;
   readonly #unclaimed: Unclaimed<T> | undefined;
 
-  /** `ownerLabel`: which has the UID of the backup or restore that a movement belongs to. */
+  /** `ownerLabel`: the label with the UID of the backup or restore. */
   constructor(setting: Setting, resource: Resource<T>, ownerLabel: string) {
     this.#setting = setting;
     this.#resource = resource;
@@ -65,7 +64,7 @@ export class Movements<T extends Movement> {
     this.#unclaimed = setting.unclaimed && new Unclaimed(setting, setting.unclaimed, resource);
   }
 
-  /** Makes the movement, or finds the one of an earlier attempt, whose name is the same. */
+  /** Creates the movement, or finds that of an earlier attempt, which has the same name. */
   async begin(movement: NewObject<T>, { signal }: CallContext): Promise<T> {
     const { client } = this.#setting;
     const { namespace = '', name = '', labels } = movement.metadata;
@@ -83,8 +82,8 @@ export class Movements<T extends Movement> {
   }
 
   /**
-   * As `begin` does, for a movement whose target is not there yet. The movement of an earlier
-   * attempt may have waited for the target until it failed. No data moved then, so it is made
+   * Like `begin`, for a movement whose target does not exist yet. The movement of an earlier
+   * attempt may have failed while it waited for the target. No data moved then, so it is created
    * again. Throws `WAIT_TIMEOUT` if the failed one stays: nothing would fill its target.
    */
   async beginAgain(movement: NewObject<T>, context: CallContext): Promise<T> {
@@ -95,7 +94,7 @@ export class Movements<T extends Movement> {
     const { namespace, name, uid } = found.metadata;
     const remove = () => client.delete(this.#resource, found.metadata, { uid, signal });
     await patiently(remove, signal);
-    // Its finalizer stays until its agent has cleaned up.
+    // The finalizer stays until the agent has cleaned up.
     const look = (now: T | undefined): true | undefined => now?.metadata.uid !== uid || undefined;
     const options = { signal, timeoutMs: DELETION_MS, awayMsMax: 0 };
     try {
@@ -109,9 +108,9 @@ export class Movements<T extends Movement> {
   }
 
   /**
-   * What Velero shows, and how it learns the end. Velero gives an operation up at the first error,
-   * so an API server that is away is none: the next poll asks again. Throws for an ID that is none
-   * of ours.
+   * The progress that Velero shows, and the end of the operation. Velero fails an operation at the
+   * first error, so an unavailable API server is not an error here: the next poll asks again.
+   * Throws for an operation ID that is not ours.
    */
   async progress(
     owner: Owner,
@@ -133,7 +132,7 @@ export class Movements<T extends Movement> {
     return waitsFor === undefined ? progress : { ...progress, description: waitsFor };
   }
 
-  /** Of one movement. */
+  /** Reads a single movement. */
   async #see(owner: Owner, operationId: string, signal: AbortSignal): Promise<Seen<T>> {
     const { kind } = this.#resource;
     const { namespace = '' } = owner;
@@ -160,7 +159,7 @@ export class Movements<T extends Movement> {
     return seenOf(movement, kind);
   }
 
-  /** Asks for the end and waits a minute for it. Throws when it could not be asked for. */
+  /** Requests the cancel and waits up to a minute for the end. Throws if the request fails. */
   async cancel(namespace: string, operationId: string, { signal }: CallContext): Promise<void> {
     const { client, logger } = this.#setting;
     const found = await patiently(() => this.#find(namespace, operationId, signal), signal);
@@ -197,7 +196,7 @@ export class Movements<T extends Movement> {
 
 interface Seen<T> {
   readonly progress: OperationProgress;
-  /** The movement, where no agent has begun it. */
+  /** The movement, if no agent has begun it. */
   readonly unclaimed?: T;
 }
 
@@ -212,14 +211,14 @@ function progressOf({ status = {} }: Movement, kind: string): OperationProgress 
   const done = progress?.bytesDone ?? 0;
   const total = progress?.totalBytes ?? 0;
   const errors: Partial<Record<string, string>> = {
-    // A host takes an empty text for success.
+    // A host reads an empty text as success.
     Failed: message === '' ? `${kind} failed` : message,
     Canceled: `${kind} is canceled`,
   };
   return {
     completed: isMovementOver(phase),
     err: errors[phase] ?? '',
-    // The last report may have come before the last byte.
+    // The last report may predate the last byte.
     nCompleted: phase === 'Completed' ? Math.max(done, total) : done,
     nTotal: phase === 'Completed' ? Math.max(done, total) : total,
     operationUnits: 'Bytes',

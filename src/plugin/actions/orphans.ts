@@ -19,30 +19,27 @@ import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
 import { FOR_BACKUP, MOVED, OF_GROUP, RETAINED_UNTIL, SNAPSHOT_HANDLE } from './velero-names.ts';
 
-/**
- * Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our
- * choice.
- */
+/** Concurrent requests of a sweep: the backup itself needs the API server too. Our choice. */
 const AT_ONCE_MAX = 4;
 
 export interface Sweep {
-  /** Of the server that this process works for: no other one's backups are looked at. */
+  /** The server's namespace: backups of other servers are ignored. */
   readonly namespace: string;
   /**
-   * The backup that this process takes snapshots for: what it does not hold is of a process before
-   * it, since Velero has one for each backup.
+   * The backup of this process. Snapshots that the process does not hold belong to an earlier one,
+   * since Velero starts one for each backup.
    */
   readonly current?: Backup;
   readonly signal: AbortSignal;
 }
 
 /**
- * Removes snapshots that a killed process left: nobody would ever look at them again. One that was
- * to be moved is left over while it has no upload; with one it is its upload's, whatever becomes of
- * that. One that was to be kept is left over when its backup takes no more snapshots and has not
- * stored it: it has no mark of its handle, or the backup has failed as a whole. Users of a
- * namespace can write anything on a snapshot of theirs, so what one says decides about those alone
- * that say the same.
+ * Removes snapshots of killed processes, which nothing else would remove. A snapshot to be moved is
+ * left over if it has no upload; otherwise its upload owns it.
+ *
+ * A snapshot to be kept is left over if its backup takes no more snapshots and did not store it.
+ * Then the handle mark is missing, or the backup failed. Users of a namespace can write anything on
+ * their snapshots, so a snapshot's labels decide only about snapshots with the same labels.
  */
 export async function removeOrphans(
   setting: Setting,
@@ -79,15 +76,15 @@ export async function removeOrphans(
     await removeLeftContents(setting, sweep);
     await removeStubs(setting, sweep);
   } catch (error) {
-    // The next process tries again; the backup itself goes on.
+    // The next process tries again; the backup itself continues.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
   }
 }
 
 /**
- * Contents that a process released, and was killed before it had deleted their snapshots, which got
- * their marks since: what the storage has of those is kept again. What the note does not tell is
- * whether that process goes on: for some minutes nothing is changed.
+ * Restores the policy of released contents. A process was killed between the release and the
+ * deletion of their snapshots, and the snapshots got their marks since then. The note does not tell
+ * whether that process still runs, so nothing changes for some minutes.
  */
 async function putBackPolicies(
   { client, logger }: Setting,
@@ -111,7 +108,7 @@ async function putBackPolicies(
       if (!found || found.metadata.uid !== uid) continue;
       if (found.metadata.deletionTimestamp !== undefined) continue;
       const [server] = found.metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
-      // Another server's sweep knows whether it is left over.
+      // The other server's sweep decides about it.
       if (server !== undefined && server !== ofServer) continue;
       if (isRemoved(found)) continue;
       await keepAgain(client, content.metadata.name, found.metadata.uid, signal);
@@ -130,14 +127,15 @@ async function putBackPolicies(
 }
 
 /**
- * VolumeGroupSnapshots of backups that are over: each is there only while its snapshots are taken.
- * What it still owns goes with it. One of the current backup is gone on with.
+ * Removes VolumeGroupSnapshots of ended backups, with the snapshots they still own. A group exists
+ * only while its snapshots are taken. Skips groups of the current backup, which continues with
+ * them.
  */
 export async function removeOrphanGroups(
   setting: Setting,
   snapshots: Snapshots,
   { namespace, current, signal }: Sweep,
-  /** Label selector: of which backups. */
+  /** Label selector of the backups. */
   labelSelector: string = BACKUP_UID,
 ): Promise<void> {
   const { client, logger } = setting;
@@ -145,7 +143,7 @@ export async function removeOrphanGroups(
   try {
     groups = await client.list(VOLUME_GROUP_SNAPSHOTS, { labelSelector, signal });
   } catch (error) {
-    // Most clusters have no such kind.
+    // Most clusters lack the CRD.
     if (isCode(error, 'KUBE_NOT_FOUND')) return;
     throw error;
   }
@@ -169,7 +167,7 @@ export async function removeOrphanGroups(
   }
 }
 
-/** With the members that are still its own. */
+/** Removes a group with the members it still owns. */
 async function removeGroup(
   group: VolumeGroupSnapshot,
   setting: Setting,
@@ -185,7 +183,7 @@ async function removeGroup(
   for (const each of members) await snapshots.remove(each);
 }
 
-/** Those that nobody needs; `group` says the same purpose. */
+/** The left-over snapshots of `group`, which all have the same purpose. */
 async function orphansAmong(
   group: readonly VolumeSnapshot[],
   setting: Setting,
@@ -195,14 +193,14 @@ async function orphansAmong(
   const purpose = group[0] && purposeOf(group[0], namespace);
   if (!purpose) return [];
   const { uid, backup: name, isMoved } = purpose;
-  // One that a restore has made is of a content, whatever its labels say.
+  // A restored snapshot has a content as its source, whatever its labels say.
   const there = group.filter(
     ({ metadata, spec }) =>
       metadata.deletionTimestamp === undefined &&
       spec.source.persistentVolumeClaimName !== undefined,
   );
   const isCurrent = uid === current?.metadata.uid;
-  // A later attempt of the same backup takes over what was to be kept.
+  // A later attempt of the same backup takes over the snapshots to be kept.
   if (isCurrent && !isMoved) return [];
   const phase = isCurrent ? '' : await phaseOf(setting, { namespace, name }, uid, signal);
   if (!isCurrent && isGathering(phase)) return [];
@@ -216,8 +214,8 @@ async function orphansAmong(
   const moved = new Set(
     uploads.map(({ spec }) => `${spec.sourceNamespace}/${spec.csiSnapshot?.volumeSnapshot ?? ''}`),
   );
-  // Of a group whose members are still being backed up: another snapshot of the rest would be of
-  // another moment.
+  // Members of a group that is still being backed up: new snapshots of the rest would be of another
+  // moment.
   const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
     isCurrent && metadata.annotations?.[OF_GROUP] !== undefined;
   const isLeft = (each: VolumeSnapshot): boolean => !moved.has(placeOf(each)) && !isAwaited(each);
@@ -225,8 +223,8 @@ async function orphansAmong(
 }
 
 /**
- * Those that are left over in the version that is there now: the list is older than what is known
- * of the backup, which may have put its marks on them in between.
+ * Keeps only snapshots that are left over in their current version. The list is older than the
+ * backup's phase, and the backup may have marked them in between.
  */
 async function asTheyAreNow(
   listed: readonly VolumeSnapshot[],

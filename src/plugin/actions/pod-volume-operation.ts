@@ -18,15 +18,15 @@ import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
 
 /**
- * Velero's own cancel returns at once, and the work may then go on behind an operation that counts
- * as over. Our choice.
+ * Velero's cancel returns at once, and the work may continue after the operation has ended. Our
+ * choice.
  */
 const CANCEL_MS = 60_000;
 
 /**
- * What is asked about PodVolumeBackups that our server makes as operations of a backup; their IDs
- * are the names. It begins none: no item is one of its own. It is in the plugin as well, so that a
- * Velero server can end such a backup.
+ * Answers for PodVolumeBackups that our server creates as operations of a backup; their names are
+ * the operation IDs. Never begins one, because it applies to no item. Also part of the plugin, so
+ * that a Velero server can finish such a backup.
  */
 export class PodVolumeOperation implements BackupItemAction {
   readonly #setting: Setting;
@@ -109,7 +109,7 @@ export const NOTHING_KNOWN: OperationProgress = Object.freeze({
   updated: undefined,
 });
 
-/** `what` is done with a volume, `backup` or `restore`. */
+/** `what`: `backup` or `restore`, for the texts. */
 export function progressOf(
   { spec, status = {} }: PodVolumeBackup | PodVolumeRestore,
   what = 'backup',

@@ -22,14 +22,11 @@ import { SharedLook } from './shared-look.ts';
 import { RESTORE_UID } from './velero-names.ts';
 
 const CANCEL_MS = 60_000;
-/**
- * What hinders one that nobody has begun is looked for so often: two requests each time. Our
- * choice.
- */
+/** Interval for checking why nobody begins a restore: two requests each time. Our choice. */
 const LOOK_MS = 60_000;
 /**
- * An agent that is being replaced is away for some time. Our choice, more than a node needs to
- * start one.
+ * Time without an agent that counts as replacement. Our choice: longer than a node needs to start
+ * one.
  */
 const AGENT_MS = 120_000;
 const WAIT_CONTAINER = 'restore-wait';
@@ -40,11 +37,12 @@ interface Waiting {
 }
 
 /**
- * What is asked about PodVolumeRestores that our server makes as operations of a restore; their IDs
- * are the names. It begins none: no item is one of its own. An agent begins one when the pod waits
- * on its node; where no agent ever will, the operation ends with an error that says why, and the
- * PodVolumeRestore is canceled, so that it does not begin behind an operation that is over. Velero
- * waits for it to the end of its time-out then.
+ * Answers for PodVolumeRestores that our server creates as operations of a restore; their names are
+ * the operation IDs. Never begins one, because it applies to no item. An agent begins the restore
+ * when the pod waits on its node.
+ *
+ * If no agent ever will, the operation fails with the reason. The PodVolumeRestore is canceled, so
+ * that it does not begin after the operation has ended. Velero waits for the time-out instead.
  */
 export class PodVolumeRestoreOperation implements RestoreItemAction {
   readonly #setting: Setting;
@@ -95,7 +93,7 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
     }
   }
 
-  /** Why no agent will ever begin it; undefined while one may, and when one has. */
+  /** Why no agent will ever begin it; undefined if an agent may, or already has. */
   async #hindrance(found: PodVolumeRestore, signal: AbortSignal): Promise<string | undefined> {
     const { name } = found.metadata;
     if (!isNew(found.status?.phase)) {
@@ -109,7 +107,7 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
     };
     const isFirst = !this.#waiting.has(name);
     this.#waiting.set(name, waiting);
-    // A pod that has just been made is there.
+    // The pod has just been created, so it exists.
     if (isFirst || nowMs - waiting.lookedAtMs < LOOK_MS) return undefined;
     waiting.lookedAtMs = nowMs;
     return this.#whyNever(found, waiting, signal);

@@ -52,18 +52,17 @@ import {
 import { isBound, type PlannedBackup, VolumeChoice } from './volume-choice.ts';
 
 /**
- * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has
- * workers for blocks of items (one, by default), other hosts for all. Our choice: each holds a
- * watch, and drivers are seldom asked for more.
+ * Concurrent snapshots of one backup. Velero's server runs as many as it has block workers (by
+ * default one); other hosts run all at once. Our choice: each holds a watch, and drivers rarely get
+ * more requests.
  */
 const TAKEN_AT_ONCE_MAX = 32;
-/** Beside the polls of an operation. Our choice. */
+/** Time limit of a sweep beside the polls of an operation. Our choice. */
 const SWEEP_MS_MAX = 300_000;
 
 /**
- * Takes the snapshot of a PVC whose volume is of a CSI driver, and where a rule or
- * `snapshotMoveData` says so asks for it to be moved. Returns when the storage has cut the
- * snapshot, and waits for no byte of it.
+ * Takes the snapshot of a PVC with a CSI volume. If a rule or `snapshotMoveData` says so, requests
+ * its move. Returns when the storage has cut the snapshot, and waits for no data.
  */
 export class PvcBackup implements BackupItemAction {
   readonly #setting: Setting;
@@ -72,7 +71,7 @@ export class PvcBackup implements BackupItemAction {
   readonly #uploads: Movements<DataUpload>;
   readonly #groups: GroupSnapshots;
   readonly #places = new Semaphore(TAKEN_AT_ONCE_MAX);
-  /** A process serves one backup, or is asked about the operations of some. */
+  /** Sweeps by key. A process serves one backup, or polls operations of several. */
   readonly #swept = new Map<string, Promise<void>>();
 
   constructor(setting: Setting) {
@@ -106,7 +105,7 @@ export class PvcBackup implements BackupItemAction {
       this.#setting.logger.info({ PVC: placeOf(pvc) }, why);
       return isOfCsi ? {} : { item: withMarks(pvc, { annotations: { [SKIPPED_NO_CSI]: 'true' } }) };
     }
-    // Its class says which driver cuts it.
+    // The storage class names the driver.
     if ((pvc.spec.storageClassName ?? '') === '') {
       const text = `Cannot snapshot PVC ${placeOf(pvc)}, PVC has no storage class.`;
       throw new CodedError('NO_STORAGE_CLASS', text);
@@ -117,8 +116,8 @@ export class PvcBackup implements BackupItemAction {
     try {
       signal.throwIfAborted();
       const uploads = await this.#uploadsOf(pvc, backup, signal);
-      // A server that was killed has come so far: an agent may have taken the snapshot already, and
-      // another one would be nobody's.
+      // A killed server got this far. An agent may have the snapshot already, and another snapshot
+      // would have no owner.
       const own = uploads.find(({ metadata }) => metadata.name === uploadName(pvc, backup));
       if (own && planned.way === 'moved')
         return withWay(movedOutput(pvc, backup, own), planned.way, backup);
@@ -137,7 +136,7 @@ export class PvcBackup implements BackupItemAction {
     }
   }
 
-  /** A PVC may be bound between the list and its turn. The backup must not miss its data. */
+  /** A PVC may be bound after the list was read. The backup must not miss its data. */
   async #asBound(
     listed: PersistentVolumeClaim,
     signal: AbortSignal,
@@ -158,24 +157,24 @@ export class PvcBackup implements BackupItemAction {
   }
 
   /**
-   * With the item itself, so that it is told once, whichever process has cut the group, and however
-   * often one was killed since.
+   * Warns when the item itself is handled. So each PVC has one warning, even after killed
+   * processes.
    */
   #tellLeftOut(pvc: PersistentVolumeClaim, backup: Backup): void {
     const group = groupOf(pvc, backup)?.value;
     if (group === undefined) return;
     const { namespace, name } = pvc.metadata;
     this.#setting.logger.warn(
-      // By these the results of a backup name it.
+      // The results of a backup identify the item by these fields.
       { resource: 'persistentvolumeclaims', namespace, name, group },
       'a PVC has the label of a volume group, and no snapshot is wanted of it',
     );
   }
 
   /**
-   * What Velero's own action, which runs before those of plugins, has made of this PVC for this
-   * backup: its features may be switched on where a plugin sees no flag. A snapshot of an earlier
-   * backup of that name does not count.
+   * The object that Velero's own action created for this PVC and backup, if any. That action runs
+   * before plugins, and a plugin cannot see the feature flag. Snapshots of an earlier backup with
+   * the same name do not count.
    */
   async #ofVelero(
     pvc: PersistentVolumeClaim,
@@ -240,7 +239,8 @@ export class PvcBackup implements BackupItemAction {
       );
     } catch (error) {
       if (refusal === undefined || context.signal.aborted) throw error;
-      // As Velero: the PVC itself is in the backup, and the line counts as an error of the backup.
+      // As in Velero: the PVC itself is in the backup, and the line counts as an error of the
+      // backup.
       const fields = { PVC: placeOf(pvc), error: messageOf(error) };
       this.#setting.logger.error(
         fields,
@@ -259,7 +259,7 @@ export class PvcBackup implements BackupItemAction {
     const progress = await this.#uploads.progress(backup.metadata, operationId, context);
     if (progress.completed && backup.spec.volumeGroupSnapshotLabelKey)
       await removeMovedGroups(this.#setting, backup, context.signal);
-    // Nobody waits for it; it may take longer than the call, whose signal ends with the answer.
+    // Not awaited: the sweep may outlast this call, whose signal ends with the answer.
     const signal = AbortSignal.timeout(SWEEP_MS_MAX);
     void this.#sweep(`progress/${backup.metadata.uid}`, { namespace, signal });
     return progress;
@@ -269,7 +269,7 @@ export class PvcBackup implements BackupItemAction {
     return this.#uploads.cancel(namespaceOf(backup), operationId, context);
   }
 
-  /** Once for each key. */
+  /** Runs once for each key. */
   #sweep(key: string, sweep: Sweep): Promise<void> {
     const swept = this.#swept.get(key) ?? removeOrphans(this.#setting, this.#snapshots, sweep);
     this.#swept.set(key, swept);
@@ -282,7 +282,8 @@ const namespaceOf = ({ metadata }: Backup): string => metadata.namespace ?? '';
 const isCsi = ({ spec }: PersistentVolume): boolean => spec.csi !== undefined && spec.csi !== null;
 
 /**
- * 76 characters before it is shortened, as Velero's: agents and the server tell operations by it.
+ * Up to 76 characters before shortening, as in Velero. Agents and the server identify operations by
+ * it.
  */
 export const uploadOperationId = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   validLabel(`du-${backup.metadata.uid}.${pvc.metadata.uid}`);
@@ -312,7 +313,7 @@ function uploadOf(
         [BACKUP_UID]: uid,
         [PVC_UID]: pvc.metadata.uid,
         [OPERATION_ID]: uploadOperationId(pvc, backup),
-        // Finalizing stores it in its own backup all the same: operations name what they need.
+        // Finalizing still stores the upload in its own backup, because operations name it.
         ...NOT_IN_BACKUPS,
       },
       ownerReferences: [
@@ -359,12 +360,12 @@ function keptOutput(
   };
 }
 
-/** A restore goes by what the Backup says, unless the PVC says otherwise. */
+/** Restores use the Backup's setting, unless this annotation overrides it. */
 function withWay(output: BackupOutput, way: 'csi' | 'moved', { spec }: Backup): BackupOutput {
   const { item } = output;
   if (!item) return output;
   const annotations: Record<string, string> = { ...item.metadata.annotations };
-  // What a user wrote there says nothing.
+  // A value that a user wrote has no meaning.
   delete annotations[SNAPSHOT_WAY];
   if ((way === 'moved') !== (spec.snapshotMoveData === true)) annotations[SNAPSHOT_WAY] = way;
   return { ...output, item: { ...item, metadata: { ...item.metadata, annotations } } };
@@ -383,7 +384,8 @@ const marksOf = (
 });
 
 /**
- * A volume may be larger than was asked for, and one made from its snapshot must not be smaller.
+ * Raises the request to the restore size. A volume may be larger than its request, and a volume
+ * from its snapshot must not be smaller.
  */
 function largeEnough(
   pvc: PersistentVolumeClaim,

@@ -10,8 +10,8 @@ import { ClaimUsers } from './claim-users.ts';
 import { identifier, patiently, type Setting } from './setting.ts';
 
 /**
- * What is backed up together with a PVC: its volume, the pods that have it mounted, since their
- * hooks are for its snapshot too, and the PVCs of its group.
+ * Items to back up together with a PVC: its volume, the PVCs of its group, and the pods that mount
+ * it. The pods' hooks are for its snapshot too.
  */
 export class PvcBlock implements ItemBlockAction {
   readonly #setting: Setting;

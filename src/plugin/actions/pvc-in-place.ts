@@ -14,19 +14,16 @@ import { nameFor, placeOf } from './setting.ts';
 import { OPERATION_ID } from './velero-names.ts';
 import type { UploadResult } from './upload-result.ts';
 
-/** Annotations of a Restore, for which Velero has no fields: see `InPlaceOrder`. */
+/** Annotations of a Restore for options without a Velero field: see `InPlaceOrder`. */
 const REMOVE_FIRST = 'longshore.io/remove-first';
 const DELETE_EXCLUDED = 'longshore.io/delete-excluded';
 
-/**
- * An ID begins with it where the operation brings a volume back that is there; see
- * {@link isInPlaceOperation}.
- */
+/** Prefix of operation IDs for restores into an existing volume; see {@link isInPlaceOperation}. */
 const ID_PREFIX = 'dd-in-place-';
 
 /**
- * Whether an operation of a PVC's action writes into a volume that is there, so that what uses the
- * volume must wait for its end.
+ * Whether a PVC operation writes into an existing volume. Users of the volume must wait for its
+ * end.
  */
 export const isInPlaceOperation = (operationId: string): boolean =>
   operationId.startsWith(ID_PREFIX);
@@ -35,28 +32,27 @@ export const inPlaceOperationId = ({ metadata }: PersistentVolumeClaim, restore:
   validLabel(`${ID_PREFIX}${restore.metadata.uid}.${metadata.uid}`);
 
 /**
- * `full` or `incremental`; undefined where volumes that are there are left alone. Both read the
- * whole volume and write what differs.
+ * `full` or `incremental`; undefined if existing volumes are kept unchanged. Both read the whole
+ * volume and write the differences.
  */
 export function inPlacePolicyOf({ spec }: Restore): 'full' | 'incremental' | undefined {
   const policy = spec.existingVolumeDataPolicy ?? '';
   return policy === 'full' || policy === 'incremental' ? policy : undefined;
 }
 
-/** What there is of a volume: the claim as the backup has it, and as it is in the cluster. */
+/** A volume in place: the PVC from the backup and the PVC in the cluster. */
 export interface ExistingVolume {
   readonly fromBackup: PersistentVolumeClaim;
   readonly present: PersistentVolumeClaim;
   readonly result: Pick<UploadResult, 'datamover' | 'nodeOS' | 'snapshotSize'>;
-  /** The volume object of each; undefined where there is none, or nobody knows. */
+  /** The PV of each PVC; undefined if missing or unknown. */
   readonly volumeFromBackup?: PersistentVolume | undefined;
   readonly presentVolume?: PersistentVolume | undefined;
 }
 
 /**
- * Why the data of a backup do not belong into the volume that a claim has now; undefined where
- * nothing speaks against it. Velero: pkg/util/inplace of the branch of 1.19 (another volume, too
- * small).
+ * Why the backup's data must not go into the PVC's current volume; undefined if they may. Velero:
+ * pkg/util/inplace of the branch of 1.19 (another volume, too small).
  */
 export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError | undefined {
   const { fromBackup, present, result } = existing;
@@ -93,7 +89,8 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
 }
 
 /**
- * A volume object may be deleted and made again under its name, for another volume of the storage.
+ * A PV may have been deleted and created again with the same name, for another volume of the
+ * storage.
  */
 function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): string | undefined {
   if (!volumeFromBackup || !presentVolume) return undefined;
@@ -103,7 +100,7 @@ function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): str
 }
 
 /**
- * Which volume of the storage it is. Of what cannot be brought back in place anyway, only the kind.
+ * Identifies the volume in the storage. For kinds that cannot be restored in place, only the kind.
  */
 function sourceOf({ spec }: PersistentVolume): string {
   const { csi, nfs } = spec;
@@ -125,7 +122,7 @@ function capacityOf({ status }: PersistentVolumeClaim): number | undefined {
   return storage === undefined ? undefined : quantityBytes(storage);
 }
 
-/** The DataDownload that brings the volume back, made of the one that would fill a new one. */
+/** Turns the DataDownload of a new volume into one for the existing volume. */
 export function inPlaceDownload(
   download: NewObject<DataDownload>,
   { fromBackup, present, presentVolume }: ExistingVolume,
@@ -135,8 +132,8 @@ export function inPlaceDownload(
   return {
     metadata: {
       ...metadata,
-      // Not as that of a new volume would be called: by that one a second attempt knows claims that
-      // it has made.
+      // Not the name of a new volume's DataDownload: a second attempt recognizes its own PVCs by
+      // that name.
       name: nameFor(
         restore.metadata.name,
         restore.metadata.uid,
@@ -168,8 +165,8 @@ const WHY = {
 };
 
 /**
- * Of a volume that is to be brought back, and cannot be: for one of the reasons above, or for what
- * speaks against it.
+ * Error for a volume that should be restored in place and cannot be: one of the reasons above, or
+ * the given error.
  */
 export function notInPlace(
   present: PersistentVolumeClaim,

@@ -63,8 +63,8 @@ import {
 } from './velero-names.ts';
 
 /**
- * Makes a PVC wait for its data: those of an upload, by a DataDownload, or those of a snapshot that
- * was kept. Who moves them, and whether they were moved, is the backup's.
+ * Makes a PVC wait for its data: from an upload, by a DataDownload, or from a kept snapshot. The
+ * backup decides which data mover is used and whether the data were moved.
  */
 export class PvcRestore implements RestoreItemAction {
   readonly #setting: Setting;
@@ -81,16 +81,17 @@ export class PvcRestore implements RestoreItemAction {
     const { signal } = context;
     const fromBackup = input.itemFromBackup as PersistentVolumeClaim;
     const pvc = withoutWay(input.item as PersistentVolumeClaim);
-    /** As it is stored, but for what only a restore has to know. */
+    /** The stored PVC without the annotation that only restores need. */
     const asStored = pvc === input.item ? {} : { item: pvc };
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
     const present = await this.#find(namespace, pvc.metadata.name, signal);
-    // Of an attempt of this very restore, whose server was killed: what it has begun is found
-    // again, and named.
+    // The PVC may come from an attempt of this same restore whose server was killed. Then its
+    // operation is found again and returned.
     if (present && !(await this.#isOwn(input, present, signal))) {
       const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
       if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, input, context);
-      // It may be gone when the PVC is made: that one would be empty, and nobody would fill it.
+      // The PVC may disappear before it is created again. The new PVC would be empty, and nothing
+      // would fill it.
       if (present.metadata.deletionTimestamp !== undefined) throw isLeaving(present);
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
@@ -109,7 +110,7 @@ export class PvcRestore implements RestoreItemAction {
       return fromSnapshot(pvc, snapshot, made);
     }
     if (annotations[UPLOAD_NAME] === undefined) {
-      // Velero's snapshots of the cloud itself, or volumes that were skipped.
+      // Velero's native snapshots, or skipped volumes.
       logger.warn({ PVC: placeOf(fromBackup) }, 'the backup has no upload of this PVC');
       return asStored;
     }
@@ -125,7 +126,8 @@ export class PvcRestore implements RestoreItemAction {
   }
 
   /**
-   * Into the volume that the claim has. Throws what keeps it from that, before anything is touched.
+   * Restores into the PVC's existing volume. Throws any reason against it before it changes
+   * anything.
    */
   async #bringBack(
     { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
@@ -141,7 +143,7 @@ export class PvcRestore implements RestoreItemAction {
       throw notInPlace(present, 'kept');
     }
     if (wayOf(fromBackup, backup) !== 'moved' || annotations[UPLOAD_NAME] === undefined) {
-      // Files of pods come with their pods; of a volume that was skipped there are none.
+      // Files of pods are restored with their pods; a skipped volume has none.
       logger.warn(shown, 'the PVC is there already, and the backup has no upload of it');
       return {};
     }
@@ -165,7 +167,7 @@ export class PvcRestore implements RestoreItemAction {
     );
     const { namespace = '', name = '' } = download.metadata;
     const find = () => client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
-    // One of an attempt whose server was killed has been looked at, and may be writing by now.
+    // A DataDownload of a killed attempt has passed the check and may already be writing.
     if (!(await patiently(find, signal))) {
       const hindrance =
         misfitOf(existing, restore) ??
@@ -178,7 +180,7 @@ export class PvcRestore implements RestoreItemAction {
     return { operationId: inPlaceOperationId(fromBackup, restore) };
   }
 
-  /** A canceled DataDownload of an earlier try stays so: someone wanted that. */
+  /** A canceled DataDownload of an earlier try stays canceled: someone requested that. */
   #tellCanceled({ metadata, spec, status }: DataDownload, advice: string): void {
     if (status?.phase !== 'Canceled') return;
     const { namespace, pvc: name } = spec.targetVolume;
@@ -195,7 +197,7 @@ export class PvcRestore implements RestoreItemAction {
     context: CallContext,
   ): Promise<OperationProgress> {
     const progress = await this.#downloads.progress(restore.metadata, operationId, context);
-    // While items are restored, PVCs that come later need theirs.
+    // While items are being restored, later PVCs still need their results.
     if (progress.completed && restore.status?.phase !== 'InProgress') {
       await dropResults(this.#setting, restore, context.signal);
     }
@@ -208,8 +210,8 @@ export class PvcRestore implements RestoreItemAction {
   }
 
   /**
-   * Where the API server's clock was set back since, times do not tell. But no other Restore has a
-   * DataDownload of this name.
+   * Creation times mislead if the API server's clock was set back. Then the DataDownload decides:
+   * its name is unique to this Restore.
    */
   async #isOwn(
     { restore, itemFromBackup }: RestoreInput,
@@ -270,10 +272,10 @@ const isLeaving = (present: PersistentVolumeClaim): CodedError =>
     `PVC ${placeOf(present)} is there and being deleted: restore again when it is gone`,
   );
 
-/** Servers put the label on what they restore. */
+/** Servers put this label on restored objects. */
 const isLabelledBy = ({ metadata: { name } }: Restore, { metadata }: PersistentVolumeClaim) =>
   metadata.labels?.[RESTORE_NAME] === validLabel(name);
-/** As is all that an earlier Restore of the name has made. */
+/** A PVC older than the Restore belongs to an earlier Restore with the same name. */
 const isOlder = ({ metadata }: PersistentVolumeClaim, restore: Restore): boolean =>
   Date.parse(metadata.creationTimestamp) < Date.parse(restore.metadata.creationTimestamp);
 
@@ -283,7 +285,7 @@ export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): s
 const wayOf = ({ metadata }: PersistentVolumeClaim, { spec }: RestoredBackup): string =>
   metadata.annotations?.[SNAPSHOT_WAY] ?? (spec.snapshotMoveData === true ? 'moved' : 'csi');
 
-/** The next backup decides anew. */
+/** The next backup decides again. */
 function withoutWay(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   const { annotations } = pvc.metadata;
   if (annotations?.[SNAPSHOT_WAY] === undefined) return pvc;
@@ -293,14 +295,14 @@ function withoutWay(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   };
 }
 
-/** The storage makes an empty one. */
+/** The storage creates an empty volume. */
 function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   return { ...pvc, spec: without(pvc.spec, 'volumeName', 'dataSource', 'dataSourceRef') };
 }
 
 /**
- * Of a restore that does not take snapshots by itself, it needs its own all the same: nothing else
- * would ever fill it.
+ * The snapshot is restored even if the restore's filters exclude snapshots: nothing else would fill
+ * the PVC.
  */
 function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string): RestoreOutput {
   const item = withMarks(withoutVolume(pvc), { annotations: { [MUST_RESTORE]: 'true' } });
@@ -314,8 +316,8 @@ function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string
 }
 
 /**
- * No provisioner fills a PVC with a selector, and no volume has the label but the one that is made
- * for it.
+ * The selector makes the PVC wait: no provisioner fills a PVC with a selector, and only the volume
+ * made for this PVC has the label.
  */
 function waiting(
   pvc: PersistentVolumeClaim,
@@ -323,7 +325,7 @@ function waiting(
   operationId: string,
 ): PersistentVolumeClaim {
   const spec = without(pvc.spec, 'volumeName');
-  // Velero: five random characters; these are the same at a second attempt.
+  // Velero uses five random characters. These are the same in a second attempt.
   const suffix = createHash('sha256').update(operationId).digest('hex').slice(0, 5);
   const value = validLabel(`${namespace}.${pvc.metadata.name}.${suffix}`);
   const matchLabels = { ...spec.selector?.matchLabels, [DYNAMIC_PV_RESTORE]: value };
@@ -364,7 +366,7 @@ function downloadOf(
       snapshotID,
       sourceNamespace,
       operationTimeout: snapshotTimeout(backup),
-      // Velero 1.19 requires it.
+      // Required by Velero 1.19.
       restoreType: '',
       ...(datamover && { datamover }),
       ...(result.nodeOS && { nodeOS: result.nodeOS }),

@@ -1,9 +1,6 @@
-/**
- * So old an answer may be. Our choice, as for objects that are read ahead
- * (kube/client/reads-ahead.ts).
- */
+/** Maximum age of an answer. Our choice, as for prefetched objects (kube/client/reads-ahead.ts). */
 const AGE_MS_MAX = 5000;
-/** Of so many questions. Our choice: each PVC of a backup asks the same few. */
+/** Maximum number of answers. Our choice: each PVC of a backup asks the same few questions. */
 const KNOWN_MAX = 32;
 
 interface Recent {
@@ -12,9 +9,9 @@ interface Recent {
 }
 
 /**
- * Answers that are the same for many PVCs of a backup, such as its classes: each is asked for once
- * in five seconds. What failed is asked for again by whoever needs it next, and by whoever waited
- * for it.
+ * Answers that are the same for many PVCs of a backup, such as its classes. Each question is asked
+ * once in five seconds. A failed answer is not kept: the next caller and each waiting caller ask
+ * again.
  */
 export class RecentAnswers {
   readonly #known = new Map<string, Recent>();
@@ -24,14 +21,14 @@ export class RecentAnswers {
     this.#nowMs = nowMs;
   }
 
-  /** `key`: the backup and what is asked. */
+  /** `key`: the backup and the question. */
   async of<T>(key: string, ask: () => Promise<T>): Promise<T> {
     const known = this.#known.get(key);
     if (known && this.#nowMs() - known.sinceMs <= AGE_MS_MAX) {
       try {
         return (await known.answer) as T;
       } catch {
-        // Of somebody else, whose signal may have ended it.
+        // The signal of the other caller may have ended that request.
       }
     }
     const answer = ask();

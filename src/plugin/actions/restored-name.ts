@@ -8,9 +8,9 @@ export const restoredName = ({ metadata }: Restore, name: string): string =>
   createHash('sha256').update(`${metadata.uid}/${name}`).digest('hex');
 
 /**
- * The name of a restored VolumeSnapshot and of its content, which belongs to no namespace.
- * `ref`: the snapshot in the backup. Older versions left the namespace out. A restore that they
- * began keeps the name of the content that they made for this snapshot.
+ * The name of a restored VolumeSnapshot and of its content, which is cluster-scoped. `ref`: the
+ * snapshot in the backup. Older versions omitted the namespace. Their restores keep the name if its
+ * content belongs to this snapshot.
  */
 export async function restoredSnapshotName(
   { client }: Setting,

@@ -14,54 +14,49 @@ import type { ResourceIdentifier, RestoredBackup } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
 
-/** Why nobody takes a movement up. */
+/** Why no agent takes up a movement. */
 export interface Hindrance {
-  /** As part of a sentence: "a node-agent: none is running". */
+  /** Part of a sentence: "a node-agent: none is running". */
   readonly waitsFor: string;
-  /** False where those who would take it up are only away. */
+  /** False if the agents are only temporarily away. */
   readonly isLasting: boolean;
 }
 
 export interface UnclaimedLook {
   /**
-   * Undefined while somebody may take it up. The movement is new, and no agent has put a finalizer
-   * on it.
+   * Undefined if an agent may still take it up. The movement is new and has no agent's finalizer.
    */
   readonly whyUnserved: (movement: DataUpload | DataDownload) => Promise<Hindrance | undefined>;
-  /** Tells the users of a Backup or Restore, at once and never failing. */
+  /** Warns the users of a Backup or Restore. Returns at once and never fails. */
   readonly warn: (object: KubeObject, message: string) => void;
 }
 
-/** What all actions of one process share. */
+/** Shared settings of all actions of one process. */
 export interface Setting {
   readonly client: KubeClient;
   readonly logger: Logger;
-  /** How long the deletion of a group is waited for; {@link DELETION_MS} where it is left out. */
+  /** Time limit for the deletion of a group; default {@link DELETION_MS}. */
   readonly deletionMs?: number;
-  /** Of questions that all PVCs of a backup ask; without it each asks for itself. */
+  /** Answers that the PVCs of a backup share; without it each PVC asks for itself. */
   readonly recent?: RecentAnswers;
   /**
-   * What keeps a volume that is there from being brought back in place by this DataDownload, which
-   * is not made yet. Left out where no server of ours restores: it alone holds back what uses the
-   * volume meanwhile.
+   * Returns why the volume cannot be restored in place by this DataDownload, which is not created
+   * yet. Missing if our server does not run the restore: only our server holds back the users of
+   * the volume.
    */
   readonly inPlaceHindrance?: (
     download: DataDownload,
     signal: AbortSignal,
   ) => Promise<Error | undefined>;
   /**
-   * What the server that runs the action has read for this backup. Left out where the server is
-   * another process.
+   * Policies that the server has read for this backup. Missing if the server is another process.
    */
   readonly policiesOf?: (backup: Backup) => Promise<VolumePolicies | undefined>;
-  /**
-   * About movements that no agent has begun. Left out where no server of ours asks for their
-   * progress.
-   */
+  /** Facts about movements that no agent has begun. Missing if our server does not poll them. */
   readonly unclaimed?: UnclaimedLook;
 }
 
-/** What all PVCs of a backup ask, {@link RecentAnswers}. */
+/** Shares an answer between the PVCs of a backup, see {@link RecentAnswers}. */
 export const askOnce = <T>(
   { recent }: Setting,
   { metadata }: Backup,
@@ -69,45 +64,45 @@ export const askOnce = <T>(
   ask: () => Promise<T>,
 ): Promise<T> => (recent ? recent.of(`${metadata.uid}/${what}`, ask) : ask());
 
-/** Drivers delete in the background, or say within seconds that they cannot. Our choice. */
+/** Drivers delete in the background, or report a failure within seconds. Our choice. */
 export const DELETION_MS = 60_000;
 
 /**
- * An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an
- * error. Our choice.
+ * A restarting API server is away for some seconds. Velero asks a plugin once and counts an error.
+ * Our choice.
  */
 const TRYING_MS_MAX = 60_000;
 
 /**
- * Retries a request while the API server is away, busy or refuses it for now. For what may be done
- * twice.
+ * Retries a request while the API server is away, busy or temporarily refuses it. The request must
+ * be safe to repeat.
  */
 export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
   askPatiently(task, {
-    // Somebody else was first: asking again changes nothing.
+    // Some other writer was first, so a retry cannot succeed.
     passes: (error) => !isCode(error, 'KUBE_CONFLICT', 'KUBE_GONE'),
     firstDelayMs: 100,
     forMs: TRYING_MS_MAX,
     signal,
   });
 
-/** The API server is away: what it would say may be known at the next call. */
+/** The API server is away; the next call may get an answer. */
 export const isAway = (error: unknown): boolean =>
   isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED') && retryOf(error) === 'backoff';
 
 /**
- * A name that follows from what it is made for, so that a second attempt finds what the first one
- * made. `prefix` is cut where the whole would be longer than Kubernetes allows.
+ * A name derived from its inputs, so that a second attempt finds the first one's object. `prefix`
+ * is cut to Kubernetes' limit.
  */
 export function nameFor(prefix: string, ...uids: string[]): string {
   const hash = createHash('sha256').update(uids.join('.')).digest('hex').slice(0, HASH_CHARACTERS);
   return `${prefix.slice(0, NAME_MAX - HASH_CHARACTERS - 1)}-${hash}`;
 }
-/** Of names of objects: DNS subdomains. */
+/** Limit of object names: DNS subdomains. */
 const NAME_MAX = 253;
 const HASH_CHARACTERS = 10;
 
-/** Velero stores items once more then, and takes no operation. */
+/** In these phases Velero stores items again and accepts no operation. */
 export const isStoredAgain = ({ status }: Backup): boolean => isFinalizing(status?.phase);
 
 /** Velero's default, which its server writes into each Backup. */
@@ -119,7 +114,7 @@ export const snapshotTimeout = ({ spec }: RestoredBackup): string =>
 export const durationMs = (text: string): number =>
   Number((parseDuration(text) ?? 0n) / 1_000_000n);
 
-/** The object with more labels and annotations; itself stays as it is. */
+/** A copy of the object with more labels and annotations. */
 export function withMarks<T extends KubeObject>(
   object: T,
   marks: {
@@ -146,22 +141,21 @@ export const identifier = (
   namespace = '',
 ): ResourceIdentifier => ({ group, resource, namespace, name });
 
-/** The Secret that a driver's annotation names, if both its name and its namespace are there. */
+/** The Secret in a driver's annotation, if both its name and its namespace are set. */
 function secretOf({ metadata }: KubeObject, annotation: string): ResourceIdentifier[] {
   const name = lookup(metadata.annotations, `${annotation}-name`);
   const namespace = lookup(metadata.annotations, `${annotation}-namespace`);
   return name && namespace ? [identifier('', 'secrets', name, namespace)] : [];
 }
-/** Of a class: what the driver lists snapshots with. */
+/** The Secret that a class names for listing snapshots. */
 export const listSecretOf = (item: KubeObject): ResourceIdentifier[] => secretOf(item, LIST_SECRET);
-/** Of a content: what the driver deletes the snapshot with. */
+/** The Secret that a content names for deleting the snapshot. */
 export const deleteSecretOf = (item: KubeObject): ResourceIdentifier[] =>
   secretOf(item, DELETE_SECRET);
 
 export const placeOf = ({ metadata: { namespace, name } }: KubeObject): string =>
   namespace === undefined ? name : `${namespace}/${name}`;
 
-/** A copy that lacks some fields. */
 export function without<T extends object, K extends keyof T>(object: T, ...keys: K[]): Omit<T, K> {
   const copy = { ...object };
   for (const key of keys) delete copy[key];

@@ -2,14 +2,14 @@ import { untilAborted } from '../../base/index.ts';
 
 /** Our choice: less than the time between two polls. */
 const FRESH_MS = 2000;
-/** So many objects of a list cost no more than a look at a single one. Our choice. */
+/** A list of this many objects costs no more than one read. Our choice. */
 const OBJECTS_PER_LOOK = 50;
-/** Our choice; whoever waits for it may leave sooner. */
+/** Our choice; a waiting caller may leave earlier. */
 const LIST_MS_MAX = 60_000;
-/** Longer than any poll: what is known of a backup is forgotten then. Our choice. */
+/** Owners are forgotten after this time, which is longer than any poll. Our choice. */
 const KNOWN_MS = 300_000;
 
-/** The backup or the restore that operations belong to. */
+/** The backup or restore that owns operations. */
 export interface Owner {
   readonly namespace?: string;
   readonly uid: string;
@@ -18,35 +18,32 @@ export interface Owner {
 type ListAll<A> = (owner: Owner, signal: AbortSignal) => Promise<Map<string, A>>;
 
 interface Round<A> {
-  /** IDs that were asked for singly since then. */
+  /** IDs read one by one since then. */
   readonly asked: Set<string>;
   sinceMs: number;
   usedMs: number;
-  /** How many the last list had. */
+  /** Size of the last list. */
   size: number;
-  /** Each answer is given once. */
+  /** Answers of the last list; each is given once. */
   listed?: Promise<Map<string, A>> | undefined;
 }
 
 /**
- * A server asks for the progress of each operation by itself, and then for all of them once more.
- * As soon as operations of one backup are asked for one after another, all are listed at once and
- * answered from that: of 200 operations a poll is then a few requests, and not 200. An answer is
- * given at most two seconds after the list has come, and only once, so that whoever asks again sees
- * what is new.
+ * Answers polls from a shared list. A server asks for the progress of each operation, and later for
+ * all of them again. If operations of one backup are polled in a row, one list answers them: 200
+ * operations then need a few requests instead of 200. An answer is used within two seconds of the
+ * list, and only once, so that a repeated question gets fresh data.
  */
 export class SharedLook<A> {
   readonly #list: ListAll<A>;
   readonly #rounds = new Map<string, Round<A>>();
 
-  /** `list`: all answers of one owner by the ID of the operation. */
+  /** `list`: all answers of one owner, by operation ID. */
   constructor(list: ListAll<A>) {
     this.#list = list;
   }
 
-  /**
-   * Undefined where the caller has to look by itself: it is the first, or nothing is known of it.
-   */
+  /** Undefined if the caller must read the object itself: it is the first, or the list lacks it. */
   async answer(owner: Owner, id: string, signal: AbortSignal): Promise<A | undefined> {
     const round = this.#roundOf(owner);
     if (!round.listed) {
@@ -83,7 +80,7 @@ export class SharedLook<A> {
     return round;
   }
 
-  /** Where it fails, each looks by itself, and says what is wrong. */
+  /** If the list fails, each caller reads its own object and reports the error. */
   async #begin(owner: Owner, round: Round<A>): Promise<Map<string, A>> {
     const answers = await this.#list(owner, AbortSignal.timeout(LIST_MS_MAX)).catch(
       () => new Map<string, A>(),

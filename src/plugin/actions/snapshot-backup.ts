@@ -47,10 +47,10 @@ import {
 } from './velero-names.ts';
 
 /**
- * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a
- * restore needs of both is written on it. The operation lasts until the storage has finished the
- * snapshot. When the backup is finalized, the objects are removed from the cluster and the
- * storage's snapshot stays.
+ * Handles a VolumeSnapshot that a backup keeps. Adds its content and class to the backup, and
+ * annotates it with the values that a restore needs. The operation lasts until the snapshot is
+ * ready in the storage. At finalization the objects are removed from the cluster, and the storage
+ * keeps the snapshot.
  */
 export class SnapshotBackup implements BackupItemAction {
   readonly #setting: Setting;
@@ -72,11 +72,11 @@ export class SnapshotBackup implements BackupItemAction {
         ? []
         : [identifier(SNAPSHOT_GROUP, 'volumesnapshotclasses', className)];
     const content = await this.#contentOf(snapshot, signal);
-    // One that somebody else took just now: it goes into the backup as it is.
+    // A user's snapshot that is not bound yet: it goes into the backup unchanged.
     if (!content) return { additionalItems: classes };
     const contents = identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content.metadata.name);
     const additionalItems = [...classes, contents];
-    // One of a user, or that is being moved: the same, and nothing of it is removed at the end.
+    // A user's snapshot, or a snapshot to be moved: the same items, but nothing is removed later.
     if (!isKeptBy(snapshot, backup)) return { additionalItems };
     const annotations = annotationsOf(content);
     await this.#mark(snapshot, content, annotations, backup, signal);
@@ -105,7 +105,9 @@ export class SnapshotBackup implements BackupItemAction {
     return content;
   }
 
-  /** In the cluster too: what is stored when the operation is over is read from there. */
+  /**
+   * Marks the object in the cluster too, because the item is read from there after the operation.
+   */
   async #mark(
     snapshot: VolumeSnapshot,
     content: VolumeSnapshotContent,
@@ -135,7 +137,7 @@ export class SnapshotBackup implements BackupItemAction {
     await patiently(mark, signal);
   }
 
-  /** What a restore and the deletion of the backup need to know of a group. */
+  /** Facts about a group that a restore and the deletion of the backup need. */
   async #membersOf(
     { metadata }: VolumeSnapshot,
     backup: Backup,
@@ -147,7 +149,10 @@ export class SnapshotBackup implements BackupItemAction {
     return content ? { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } : {};
   }
 
-  /** The storage's snapshot is kept; the objects would end with their namespace. */
+  /**
+   * Removes the objects and keeps the storage's snapshot. The objects would be deleted with their
+   * namespace.
+   */
   async #release(
     { metadata: { namespace, name, uid } }: VolumeSnapshot,
     backup: Backup,
@@ -180,7 +185,7 @@ export class SnapshotBackup implements BackupItemAction {
     }
   }
 
-  /** From here on the snapshot's deletion leaves what the storage has alone. */
+  /** From here on, deleting the snapshot object keeps the storage's snapshot. */
   async #retain(
     snapshot: VolumeSnapshot,
     signal: AbortSignal,
@@ -211,7 +216,7 @@ export class SnapshotBackup implements BackupItemAction {
       if (!snapshot) return failed(`VolumeSnapshot ${namespace}/${name} was deleted`);
       const { status } = snapshot;
       const bound = status?.boundVolumeSnapshotContentName;
-      // Errors of a snapshot pass: the controller tries again.
+      // Snapshot errors are temporary: the controller retries.
       if (bound === undefined || status?.readyToUse !== true) {
         const told = status?.error?.message;
         if (told)
@@ -269,7 +274,7 @@ function annotationsOf({ spec, status }: VolumeSnapshotContent): Record<string, 
   };
 }
 
-/** What is needed with an object: the driver's secret that it names. */
+/** Adds the driver's Secret that the object names. */
 const withSecret =
   (secrets: (item: KubeObject) => ResourceIdentifier[]) =>
   (item: KubeObject): Promise<BackupOutput> => {
@@ -281,7 +286,7 @@ const withSecret =
 
 const withDeleteSecret = withSecret(deleteSecretOf);
 export const CONTENT_BACKUP: BackupItemAction = {
-  // It is stored once more then, as the operation has left it.
+  // In these phases the item is stored again, as the operation left it.
   execute: (item, backup) => (isStoredAgain(backup) ? Promise.resolve({}) : withDeleteSecret(item)),
 };
 export const CLASS_BACKUP: BackupItemAction = { execute: withSecret(listSecretOf) };

@@ -31,9 +31,9 @@ import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
 
 /**
- * The class that snapshots of a driver are taken with: named by a rule, which must be usable, by
- * the PVC, by the Backup, by its label, its annotation as default, or the only one (Velero:
- * pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass). Throws `NO_SNAPSHOT_CLASS`.
+ * The class for snapshots of a driver. A class in a rule comes first and must be usable. Next come
+ * the PVC, the Backup, the class label, the default annotation, and the only class. Velero:
+ * pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass. Throws `NO_SNAPSHOT_CLASS`.
  */
 export async function snapshotClassFor(
   driver: string,
@@ -48,7 +48,7 @@ export async function snapshotClassFor(
   );
   const ofPvc = pvc.metadata.annotations?.[SNAPSHOT_CLASS];
   return chosenClass(all, driver, { ofPvc, backup, byRule: backup.snapshotClass }, (error) => {
-    // As in Velero the next rule counts; without a word nobody would find out.
+    // As in Velero, the next source counts. The warning makes this visible.
     logger.warn({ reason: messageOf(error) }, 'a VolumeSnapshotClass that is named cannot be used');
   });
 }
@@ -105,14 +105,14 @@ function namesIn(
 
 interface KnownClasses {
   readonly storage: readonly StorageClass[];
-  /** Undefined if the cluster does not have the kind. */
+  /** Undefined if the cluster lacks the CRD. */
   readonly snapshot: readonly VolumeSnapshotClass[] | undefined;
   readonly group: readonly VolumeGroupSnapshotClass[] | undefined;
 }
 
 /**
- * Why the backup cannot take the CSI snapshot of a PVC, for `policy-check`: classes are listed
- * once, and chosen as for a backup. Throws what the API server answers.
+ * Returns why the backup cannot take the CSI snapshot of a PVC, for `policy-check`. Classes are
+ * listed once and chosen as in a backup. Throws API errors.
  */
 export async function snapshotHindrances(
   client: Pick<KubeClient, 'list'>,
@@ -174,7 +174,7 @@ function assertSnapshotClass(
   chosenClass(classes, driver, named, () => undefined);
 }
 
-/** Whether the backup itself asks for the snapshot of this member. */
+/** Whether the backup itself requests the snapshot of this member. */
 const isAsked = (member: GroupMember): member is WantedSnapshot =>
   'pvc' in member &&
   member.way !== 'native' &&

@@ -30,8 +30,8 @@ const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === fal
 const SKIPPED: RestoreOutput = { skipRestore: true };
 
 /**
- * A kept snapshot is bound to a content of its own, made from the storage's handle, which a restore
- * makes that leaves out what is the cluster's own, too.
+ * Restores a kept snapshot and binds it to a new content with the storage's handle. The content is
+ * restored even if the restore excludes cluster-scoped resources.
  */
 export class SnapshotRestore implements RestoreItemAction {
   readonly #setting: Setting;
@@ -56,7 +56,7 @@ export class SnapshotRestore implements RestoreItemAction {
     const name = await restoredSnapshotName(this.#setting, restore, ref, signal);
     const spec = without((item as VolumeSnapshot).spec, 'volumeSnapshotClassName');
     const { metadata } = item;
-    // It was taken for a backup, and this one is not.
+    // The snapshot was taken for a backup; the restored one was not.
     const labels = without(metadata.labels ?? {}, MOVED);
     const annotations = {
       ...without(metadata.annotations ?? {}, FOR_BACKUP),
@@ -74,8 +74,8 @@ export class SnapshotRestore implements RestoreItemAction {
 }
 
 /**
- * The content of a kept snapshot: found again by the storage's handle, and never the reason why
- * that is deleted.
+ * Restores the content of a kept snapshot with the storage's handle. Its deletion never deletes the
+ * storage's snapshot.
  */
 export class ContentRestore implements RestoreItemAction {
   readonly #setting: Setting;
@@ -104,7 +104,7 @@ export class ContentRestore implements RestoreItemAction {
     const name = await restoredSnapshotName(this.#setting, restore, ref, signal);
     const restored: VolumeSnapshotContent = {
       ...item,
-      // A note of the backup's cluster says nothing about this one.
+      // A note from the backup's cluster does not apply here.
       metadata: {
         ...item.metadata,
         name,
@@ -126,8 +126,8 @@ export class ContentRestore implements RestoreItemAction {
   }
 
   /**
-   * Some drivers look a snapshot up with the credentials of its class; the one of the backup need
-   * not be in this cluster.
+   * Some drivers need the credentials of the class to find a snapshot. The backup's class may be
+   * missing in this cluster.
    */
   async #classOf(driver: string, signal: AbortSignal): Promise<string | undefined> {
     const { client, logger } = this.#setting;

@@ -31,26 +31,25 @@ import { snapshotClassFor } from './snapshot-class.ts';
 import { FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
 
-/** A snapshot that the storage has cut. */
 export interface CutSnapshot {
   readonly snapshot: VolumeSnapshot;
   readonly content: VolumeSnapshotContent;
 }
 
-/** Of an object whose deletion was asked for. */
+/** Time limit for an object that is being deleted. */
 const GONE_MS = 60_000;
-/** Nobody waits for it: the host may be gone already. */
+/** Not awaited by a caller: the host may already be gone. */
 const CLEAN_UP_MS = 30_000;
-/** Attempts to delete a snapshot that others change at the same time. Our choice. */
+/** Attempts to delete a snapshot while others change it. Our choice. */
 const REMOVALS_MAX = 5;
 
 /**
- * VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt
- * finds the first one's.
+ * VolumeSnapshots of PVCs for a backup. The name is derived from both, so that a second attempt
+ * finds the snapshot of the first.
  */
 export class Snapshots {
   readonly #setting: Setting;
-  /** Names that this process is working on, with their namespaces: nobody's left-overs. */
+  /** Snapshots in use by this process, as `namespace/name`: they are not left over. */
   readonly #held = new Set<string>();
 
   constructor(setting: Setting) {
@@ -62,16 +61,16 @@ export class Snapshots {
   }
 
   /**
-   * Takes a snapshot and hands it to the task as soon as the storage knows it. What was made is
-   * removed when the task or a step before it fails, or the host goes away; unless another server
-   * goes on with the backup, which may have it in hand by then.
+   * Takes a snapshot and calls the task as soon as the storage has a handle. If the task or an
+   * earlier step fails, or the host goes away, removes the snapshot. Exception: another server
+   * continues the backup and may already use the snapshot.
    */
   async take<T>(
     pvc: PersistentVolumeClaim,
     backup: PlannedBackup,
     signal: AbortSignal,
     task: (cut: CutSnapshot) => Promise<T>,
-    /** Makes the snapshot otherwise: together with others. */
+    /** Creates the snapshot in another way: together with others. */
     make?: () => Promise<VolumeSnapshot>,
   ): Promise<T> {
     const place = `${pvc.metadata.namespace ?? ''}/${snapshotName(pvc, backup)}`;
@@ -111,7 +110,7 @@ export class Snapshots {
         if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
       }
       const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
-      // Of an attempt that was cut off, and is being removed.
+      // A snapshot of an interrupted attempt, which is being deleted.
       if (found?.metadata.deletionTimestamp !== undefined) {
         const { uid } = found.metadata;
         await waitGone(client, VOLUME_SNAPSHOTS, { ...ref, uid }, { signal, timeoutMs: GONE_MS });
@@ -147,12 +146,12 @@ export class Snapshots {
         name: snapshotName(pvc, backup),
         ...(namespace !== undefined && { namespace }),
         labels: {
-          // What marks a snapshot is not for users of the PVC to say.
+          // Users of the PVC must not set these marks.
           ...without(labels ?? {}, MOVED, FOR_BACKUP),
           [BACKUP_NAME]: validLabel(backup.metadata.name),
           [BACKUP_UID]: backup.metadata.uid,
           [MOVED]: String(backup.spec.snapshotMoveData === true),
-          // A snapshot that is only there to be moved is part of no backup.
+          // A snapshot that is only there to be moved belongs to no backup.
           ...(backup.spec.snapshotMoveData === true && NOT_IN_BACKUPS),
         },
         annotations: { [FOR_BACKUP]: placeOf(backup) },
@@ -164,7 +163,7 @@ export class Snapshots {
     };
   }
 
-  /** Waits until the storage has a handle for it: from then on the volume may go on changing. */
+  /** Waits until the storage has a handle. From then on the volume may change. */
   async #untilCut(
     snapshot: VolumeSnapshot,
     backup: Backup,
@@ -212,21 +211,21 @@ export class Snapshots {
     }
   }
 
-  /** Also one whose creation was not answered. */
+  /** Also removes a snapshot whose create request got no answer. */
   async #removeOwn(pvc: PersistentVolumeClaim, backup: Backup): Promise<void> {
     const ref = { namespace: pvc.metadata.namespace, name: snapshotName(pvc, backup) };
     await this.#removeIf(ref, (found) => isOfBackup(found, pvc, backup));
   }
 
   /**
-   * Removes a snapshot, and what the storage has of it whatever its class says. Says what it could
-   * not do, and does not fail.
+   * Removes a snapshot with its data in the storage, regardless of its class. Logs failures and
+   * never throws.
    */
   remove({ metadata: { namespace, name, uid } }: VolumeSnapshot): Promise<void> {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }
 
-  /** As {@link remove}, unless its marks have been changed since it was read: then it is kept. */
+  /** Like {@link remove}, but keeps a snapshot whose marks have changed since it was read. */
   removeUnchanged(snapshot: VolumeSnapshot): Promise<void> {
     const { namespace, name, uid } = snapshot.metadata;
     const marks = marksOf(snapshot);
@@ -248,7 +247,7 @@ export class Snapshots {
         const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
         if (!found) return;
         if (!isMeant(found)) {
-          // It got its marks after its content was released.
+          // The snapshot got its marks after its content was released.
           const content = found.status?.boundVolumeSnapshotContentName;
           if (attempt > 1 && content !== undefined)
             await keepAgain(client, content, found.metadata.uid, signal);
@@ -256,8 +255,7 @@ export class Snapshots {
         }
         await this.#deleteWithContent(found, signal);
         const { uid, resourceVersion } = found.metadata;
-        // Of the version that was looked at: its controllers write on it, too, and others may put
-        // marks on it.
+        // Delete only the version that was read: controllers write to it, and others may mark it.
         const options = { signal, uid, resourceVersion };
         const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
         if (!(await patiently(remove, signal))) continue;
@@ -271,14 +269,14 @@ export class Snapshots {
     }
   }
 
-  /** From here on its deletion removes what the storage has, too. */
+  /** From here on, deleting the snapshot also deletes its data in the storage. */
   async #deleteWithContent(snapshot: VolumeSnapshot, signal: AbortSignal): Promise<void> {
     const { metadata, status } = snapshot;
     const { client, logger } = this.#setting;
     const name = status?.boundVolumeSnapshotContentName;
     if (name === undefined) return;
     const release = (content: VolumeSnapshotContent) => {
-      // What the status of a snapshot says could have been written by others.
+      // Users can write the status of a snapshot.
       if (content.spec.volumeSnapshotRef.uid !== metadata.uid) return undefined;
       if (content.spec.deletionPolicy === 'Delete') return undefined;
       if (isCutFor(snapshot, content)) return releasedNow(client);
@@ -291,9 +289,9 @@ export class Snapshots {
 }
 
 /**
- * The storage cut it for this VolumeSnapshot: it was not there before, as one of a stored backup
- * would be. Contents of a group's members name a handle, too, and the snapshot controller alone
- * says in their status which group that is.
+ * Whether the storage cut the snapshot for this VolumeSnapshot. A snapshot of a stored backup
+ * existed before. Contents of group members also name a handle; only the snapshot controller writes
+ * the group into their status.
  */
 const isCutFor = (snapshot: VolumeSnapshot, content: VolumeSnapshotContent): boolean =>
   snapshot.spec.source.persistentVolumeClaimName !== undefined &&
@@ -303,11 +301,11 @@ const isCutFor = (snapshot: VolumeSnapshot, content: VolumeSnapshotContent): boo
 export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   nameFor(`velero-${pvc.metadata.name}`, backup.metadata.uid, pvc.metadata.uid);
 
-/** Taken for this backup, which keeps it: neither moved, nor of another backup or a user. */
+/** Whether this backup took and keeps the snapshot: not moved, not of another backup or a user. */
 export const isKeptBy = ({ metadata }: VolumeSnapshot, backup: Backup): boolean =>
   metadata.labels?.[BACKUP_UID] === backup.metadata.uid && metadata.labels[MOVED] !== 'true';
 
-/** What decides whether somebody needs it. */
+/** The marks that decide whether the snapshot is needed. */
 const marksOf = ({ metadata: { labels, annotations } }: VolumeSnapshot): string =>
   JSON.stringify([
     [BACKUP_UID, MOVED].map((key) => lookup(labels, key)),
@@ -320,7 +318,7 @@ function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: B
   return uid === backup.metadata.uid && source === pvc.metadata.name;
 }
 
-/** Throws `FOREIGN_OBJECT` for one that this backup has not made of this PVC. */
+/** Throws `FOREIGN_OBJECT` if this backup did not create the snapshot of this PVC. */
 function assertOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): void {
   if (isOfBackup(found, pvc, backup)) return;
   const text = `there is a VolumeSnapshot ${placeOf(found)} already, and this backup did not make it: remove it and try again`;
@@ -328,8 +326,8 @@ function assertOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backu
 }
 
 /**
- * Users of a namespace can write the status of a snapshot, and not a content: throws
- * `FOREIGN_OBJECT` for one of another snapshot.
+ * Throws `FOREIGN_OBJECT` if the content belongs to another snapshot: users of a namespace can
+ * write the status of a snapshot, but not a content.
  */
 export function assertBound(
   { metadata, spec }: VolumeSnapshotContent,

@@ -16,43 +16,41 @@ const FIRST_LOOK_MS = 10_000;
 /** Our choice: two requests each time, for all movements of a data mover. */
 const LOOK_MS = 60_000;
 /**
- * So many looks in a row have to find nobody: a DaemonSet may be deleted and made again meanwhile.
- * Our choice; the time alone may be spent asleep.
+ * Failed looks in a row before an operation fails: a DaemonSet may be deleted and created again
+ * meanwhile. Our choice; the time alone may have been spent asleep.
  */
 const LOOKS_MIN = 5;
 
 const WAITS = 'waits for ';
-/** Whether the description of an operation says why nobody has begun it. */
+/** Whether an operation's description says why no agent has begun it. */
 export const isWaitNote = (description: string): boolean => description.startsWith(WAITS);
 
 interface Waiting {
   readonly sinceMs: number;
   lookedAtMs: number;
-  /** In a row, with a hindrance that lasts. */
+  /** Looks in a row with a lasting hindrance. */
   looks: number;
   waitsFor: string | undefined;
 }
 
 /**
- * Nobody has begun it, and it has no finalizer: none has come from an agent, not even from one that
- * has no place for it.
+ * Whether no agent has begun the movement. Even an agent without a free slot would add a finalizer.
  */
 export const isUnclaimed = ({ status, metadata }: Movement): boolean =>
   isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
 /**
- * Movements that no agent takes up, since none runs or none serves their data mover. Their users
- * are told; where it lasts, the operation fails after some minutes, and its movement is canceled,
- * so that it is not begun behind an operation that is over. Velero waits to the end of the
- * time-out.
+ * Movements that no agent takes up, because no agent runs or none serves their data mover. Warns
+ * their users. If this lasts for some minutes, the operation fails and its movement is canceled, so
+ * that it does not begin after the operation has ended. Velero waits for the time-out instead.
  */
 export class Unclaimed<T extends Movement> {
   readonly #setting: Setting;
   readonly #source: UnclaimedLook;
   readonly #resource: Resource<T>;
-  /** By the ID of the operation. */
+  /** Unclaimed movements by operation ID. */
   readonly #waiting = new Map<string, Waiting>();
-  /** Of all movements with the same data mover: there may be thousands. */
+  /** Answers by data mover, because a data mover may have thousands of movements. */
   readonly #answers = new Map<
     string,
     { readonly atMs: number; answer: Promise<Hindrance | undefined> }
@@ -64,12 +62,14 @@ export class Unclaimed<T extends Movement> {
     this.#resource = resource;
   }
 
-  /** Once somebody has begun it. */
+  /** Call it when an agent has begun the movement. */
   forget(operationId: string): void {
     this.#waiting.delete(operationId);
   }
 
-  /** `failed`: why the operation is over. It has been seen to be unclaimed a moment ago. */
+  /**
+   * Call it for a movement that was unclaimed a moment ago. `failed`: why the operation has ended.
+   */
   async look(
     operationId: string,
     movement: T,
@@ -132,7 +132,7 @@ export class Unclaimed<T extends Movement> {
     if (owner) this.#source.warn(owner, `${kind} ${name} ${waiting.waitsFor}`);
   }
 
-  /** Unless somebody has taken it up, or changed it, since it was seen. */
+  /** Cancels the movement, unless an agent has taken it up or changed it since it was read. */
   async #end({ metadata }: T, signal: AbortSignal): Promise<boolean> {
     const { name, namespace, uid, resourceVersion } = metadata;
     const patch = { metadata: { uid, resourceVersion }, spec: { cancel: true } };
@@ -146,7 +146,6 @@ export class Unclaimed<T extends Movement> {
   }
 }
 
-/** The Backup or Restore. */
 function ownerOf({ metadata }: Movement): KubeObject | undefined {
   const owner = metadata.ownerReferences?.find(({ controller }) => controller === true);
   if (!owner) return undefined;

@@ -15,16 +15,14 @@ import { patiently, placeOf, type Setting } from './setting.ts';
 import { SNAPSHOT_INFO } from './velero-names.ts';
 
 /**
- * `spec.datamover` of uploads that Velero's server does not delete the data of: it does for its own
- * names.
+ * `spec.datamover` of our uploads. Velero's server deletes the data only of its own data movers.
  */
 export const OWN_MOVER = 'longshore';
 
 /**
- * Tells Velero's server which snapshot in a repository goes with a backup, in the form in which it
- * tells itself for its own data mover (pkg/datamover/dataupload_delete_action.go). The agent writes
- * the same ConfigMap when an upload ends, and somebody may have removed it, or the backup was made
- * in another cluster.
+ * Tells Velero's server which repository snapshot belongs to a backup, in the form of Velero's own
+ * data mover (pkg/datamover/dataupload_delete_action.go). The agent writes the same ConfigMap when
+ * an upload ends. That ConfigMap may be deleted, or the backup may come from another cluster.
  */
 export class UploadDelete implements DeleteItemAction {
   readonly #setting: Setting;
@@ -39,14 +37,13 @@ export class UploadDelete implements DeleteItemAction {
     const record = recordOf(upload, backup);
     if (!record) return;
     const fields = { DataUpload: placeOf(upload), backup: backup.metadata.name };
-    // A DataUpload of another backup may be in this one as an item like any other (Velero issue
-    // #9791).
+    // A DataUpload of another backup may be an ordinary item of this backup (Velero issue #9791).
     if (upload.metadata.labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) {
       logger.info(fields, 'the DataUpload is of another backup: its data stay');
       return;
     }
-    // UIDs do not tell: a synced Backup has another one. In other namespaces tenants write the
-    // labels.
+    // UIDs do not identify the backup: a synced Backup has another UID. In other namespaces tenants
+    // write the labels.
     if (upload.metadata.namespace !== backup.metadata.namespace) {
       const text = 'the DataUpload is in another namespace than its backup: its data stay';
       logger.warn(fields, text);
@@ -80,7 +77,7 @@ function recordOf(
     },
     data: {
       volumeNamespace: spec.sourceNamespace,
-      // Of a backup that was synced the location may have another name here.
+      // For a synced backup, the location may have another name in this cluster.
       backupStorageLocation: backup.spec.storageLocation ?? '',
       snapshotID: snapshotId,
       repositoryType: 'kopia',

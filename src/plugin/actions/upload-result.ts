@@ -24,7 +24,7 @@ import { nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
 
 /**
- * What a restore knows of an upload: Velero's DataUploadResult
+ * Upload facts for a restore: Velero's DataUploadResult
  * (pkg/apis/velero/v2alpha1/data_upload_types.go).
  */
 export interface UploadResult {
@@ -39,7 +39,7 @@ export interface UploadResult {
 
 const UPLOAD_USAGE = 'DataUpload';
 
-/** Of the results of a restore; with the PVC as the backup has it, of that one. */
+/** Selects the results of a restore; with `pvc`, as in the backup, only the results of that PVC. */
 export function resultsSelector(restore: Restore, pvc?: KubeObject): string {
   const { namespace = '', name = '' } = pvc?.metadata ?? {};
   const labels = {
@@ -90,14 +90,14 @@ export class UploadResults implements RestoreItemAction {
     try {
       await patiently(() => client.create(CONFIG_MAPS, record, { signal }), signal);
     } catch (error) {
-      // An attempt whose answer was lost has made it: no other DataUpload leads to this name.
+      // Created by an attempt whose answer was lost: no other DataUpload has this name.
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
     return { skipRestore: true };
   }
 }
 
-/** The Backup, for a server that does not hand it in. Throws `NO_BACKUP`. */
+/** Reads the Backup, for a server that does not pass it. Throws `NO_BACKUP`. */
 export async function findBackup(
   { client }: Setting,
   { metadata, spec }: Restore,
@@ -114,8 +114,8 @@ export async function findBackup(
 }
 
 /**
- * Whether a ConfigMap has the result of this very upload, given as `namespace/name`. Ours are known
- * by their name. Velero's have a name that begins with the upload's
+ * Whether a ConfigMap holds the result of this upload, given as `namespace/name`. Our ConfigMaps
+ * are matched by name. Velero's have a name that begins with the upload's
  * (pkg/restore/actions/dataupload_retrieve_action.go, v1.18.3).
  */
 export function isResultOf({ metadata }: ConfigMap, upload: string, restore: Restore): boolean {
@@ -126,7 +126,7 @@ export function isResultOf({ metadata }: ConfigMap, upload: string, restore: Res
   );
 }
 
-/** One name for each upload, also if uploads of two namespaces have the same name. */
+/** A unique name for each upload, even if two namespaces have uploads with the same name. */
 function resultName(upload: string, { metadata }: Restore): string {
   const at = upload.indexOf('/');
   const [namespace, name] = [upload.slice(0, at), upload.slice(at + 1)];
@@ -144,7 +144,7 @@ function recordOf(
   const { snapshotID = '', progress, dataMoverResult, nodeOS } = upload.status ?? {};
   const size = progress?.totalBytes;
   const result: UploadResult = {
-    // The location may have got another name since.
+    // The location may have been renamed since.
     backupStorageLocation: backup.spec.storageLocation ?? '',
     snapshotID,
     sourceNamespace,
@@ -163,15 +163,15 @@ function recordOf(
         [RESOURCE_USAGE]: UPLOAD_USAGE,
         ...NOT_IN_BACKUPS,
       },
-      // The server removes it when its items are restored, and this when the server has died
-      // before.
+      // The server removes it after restoring its items. The owner reference removes it if the
+      // server died before.
       ownerReferences: [{ apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid }],
     },
     data: { [uid]: JSON.stringify(result) },
   };
 }
 
-/** What is left of a restore whose items are all restored. The restore does not fail by it. */
+/** Removes the results after all items are restored. A failure does not fail the restore. */
 export async function dropResults(
   { client, logger }: Setting,
   restore: Restore,

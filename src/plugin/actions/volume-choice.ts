@@ -20,36 +20,31 @@ import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 
-/**
- * A Backup as it is for one PVC: what a rule says of its snapshot counts in place of what the
- * Backup says of all.
- */
+/** A Backup as it applies to one PVC: a rule about its snapshot overrides the Backup. */
 export interface PlannedBackup extends Backup {
-  /**
-   * The VolumeSnapshotClass that a rule names, and which rule, as words of a sentence that goes on.
-   */
+  /** The VolumeSnapshotClass that a rule names. `rule`: the rule, as a part of a sentence. */
   readonly snapshotClass?: { readonly name: string; readonly rule: string };
-  /** As it is for all PVCs. */
+  /** The Backup without the rule's changes. */
   readonly original?: Backup;
 }
 
 export interface PlannedSnapshot {
   readonly pv: PersistentVolume;
-  /** `native`: somebody else takes it, with the PersistentVolume. */
+  /** `native`: a VolumeSnapshotter takes it, with the PersistentVolume. */
   readonly way: 'csi' | 'moved' | 'native';
   readonly backup: PlannedBackup;
 }
 
 export interface NoSnapshot {
   readonly way: undefined;
-  /** Why there are no data that a snapshot could have; undefined if none is wanted. */
+  /** Why the PVC has no data; undefined if no snapshot is wanted. */
   readonly withoutVolume?: string;
 }
 
 /**
- * Whether and how the backup takes a snapshot of a PVC. Velero's server asks its policies only for
- * its own action, by name: ours ask themselves, with the same answers. Of one backup policies and
- * pods are read once: a process serves one backup.
+ * Decides whether and how the backup takes a snapshot of a PVC. Velero's server applies policies
+ * only to its own action, by name. Our actions therefore read the policies themselves, with the
+ * same results. Policies and pods are read once, because a process serves one backup.
  */
 export class VolumeChoice {
   readonly #setting: Setting;
@@ -63,9 +58,8 @@ export class VolumeChoice {
   }
 
   /**
-   * How the volume of a PVC is to be snapshotted. A PVC without a volume has no data to lose, and
-   * gets no snapshot; Velero fails. Throws `WAY_REFUSED` if a rule names a way that the volume
-   * cannot go.
+   * Plans the snapshot of a PVC. A PVC without a volume has no data and gets no snapshot; Velero
+   * fails. Throws `WAY_REFUSED` if a rule names a way that the volume does not support.
    */
   async snapshotOf(
     pvc: PersistentVolumeClaim,
@@ -79,9 +73,9 @@ export class VolumeChoice {
       ...choicesOf(backup),
       backupExcludePvc: false,
       volumes: {
-        // The PVC names it, and Velero asks no more.
+        // The PVC names the volume; Velero checks nothing more.
         pv: () => Promise.resolve(pv && { ...factsOfPv(pv), claim: claimOf(pvc) }),
-        // A PVC is what is asked about.
+        // The question is about the PVC itself.
         pvc: () => Promise.resolve(undefined),
         usersOf: (namespace, claim) => this.#users.of(namespace, claim),
       },
@@ -90,7 +84,7 @@ export class VolumeChoice {
     const { yes, because } = decision;
     if (because.by === 'noVolume') return { way: undefined, withoutVolume: because.text };
     if (!yes) return { way: undefined };
-    // A rule wants a snapshot of a PVC that is not bound.
+    // A rule requests a snapshot of an unbound PVC.
     if (!pv) {
       const withoutVolume = `PVC ${placeOf(pvc)} ${whyUnbound(factsOfPvc(pvc))}`;
       return { way: undefined, withoutVolume };
@@ -114,7 +108,7 @@ export class VolumeChoice {
   #policiesOf(backup: Backup): Promise<VolumePolicies | undefined> {
     const { metadata, spec } = backup;
     const { resourcePolicy, ...others } = spec;
-    // As Velero, whose server does not look at policies of another kind either.
+    // As in Velero, whose server ignores policies of another kind.
     const isOther = resourcePolicy && resourcePolicy.kind.toLowerCase() !== 'configmap';
     const of = `${metadata.uid}/${isOther ? '' : (resourcePolicy?.name ?? '')}`;
     if (this.#policies?.of !== of) {
@@ -133,7 +127,7 @@ function plannedFor(pv: PersistentVolume, { because }: Decision, backup: Backup)
   const plan = planSnapshot({
     action: rule?.action,
     isCsi: pv.spec.csi !== undefined && pv.spec.csi !== null,
-    // Whoever takes it finds out.
+    // The VolumeSnapshotter checks this itself.
     isKnownToSnapshotter: undefined,
     movesData: backup.spec.snapshotMoveData === true,
   });
@@ -159,7 +153,7 @@ function plannedFor(pv: PersistentVolume, { because }: Decision, backup: Backup)
   return { pv, way: plan.way, backup: planned };
 }
 
-/** Velero's rule for a PVC that has a volume: phase and name must be there. */
+/** Velero's rule for a PVC with a volume: both phase and name must be set. */
 export const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>
   (spec.volumeName ?? '') !== '' && status?.phase === 'Bound';
 

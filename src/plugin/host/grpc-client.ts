@@ -10,35 +10,35 @@ import {
 } from '../protocol/grpc-frames.ts';
 import { GrpcCode, GrpcError, type GrpcStatus } from '../protocol/grpc-status.ts';
 
-/** Where a server listens: a socket's path, or a port of this machine. */
+/** A server's address: a socket path, or a port of this machine. */
 export type Address = { readonly path: string } | { readonly host: string; readonly port: number };
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
   /**
-   * The call fails with DEADLINE_EXCEEDED when the server is waited for so long: for its answer,
-   * for the next message of a stream, for room for the next message to it. The time in which a
-   * caller makes or takes messages does not count.
+   * Longest wait for the server: for its answer, for the next message of a stream, or for space to
+   * send. Then the call fails with DEADLINE_EXCEEDED. Time that the caller needs to produce or
+   * consume messages does not count.
    */
   readonly waitMsMax: number;
 }
 
 /**
- * Velero's client sends and takes so much (pkg/plugin/clientmgmt: go-plugin's defaults for a
- * client, math.MaxInt32).
+ * Velero's client sends and accepts this much (pkg/plugin/clientmgmt: go-plugin's client defaults,
+ * math.MaxInt32).
  */
 const MESSAGE_BYTES_MAX = 2 ** 31 - 1;
-/** Of one stream: so much of an object waits here for its reader. */
+/** Bytes of one stream that wait here for the reader. */
 const WINDOW_BYTES = 1 << 20;
 /**
- * Node resets what is answered while more waits to be sent, by default 10 MB. Callers decide how
- * much that is.
+ * Node resets responses while more than this waits to be sent; its default is 10 MB. Callers decide
+ * how much to send.
  */
 const SESSION_MEGABYTES_MAX = 4096;
 
 /**
  * Calls of one gRPC server over one connection. The counterpart of `GrpcServer`, with streams in
- * either direction.
+ * both directions.
  */
 export class GrpcClient {
   readonly #session: http2.ClientHttp2Session;
@@ -49,7 +49,7 @@ export class GrpcClient {
     session.on('error', () => undefined);
   }
 
-  /** Throws UNAVAILABLE where nobody listens. */
+  /** Throws UNAVAILABLE if no server listens. */
   static async connect(address: Address, waitMs: number): Promise<GrpcClient> {
     const session = http2.connect('http://localhost', {
       createConnection: () => connect(address),
@@ -79,13 +79,14 @@ export class GrpcClient {
     return this.#session.closed || this.#session.destroyed;
   }
 
-  /** Every call that is open fails with UNAVAILABLE. */
+  /** Every open call fails with UNAVAILABLE. */
   close(): void {
     this.#session.destroy();
   }
 
   /**
-   * One request, one answer. Rejects with a {@link GrpcError}, or with the reason of the signal.
+   * Sends one request and returns its answer. Rejects with a {@link GrpcError}, or with the
+   * signal's reason.
    */
   async unary(path: string, request: Buffer, options: CallOptions): Promise<Buffer> {
     const call = this.#begin(path, options);
@@ -93,7 +94,7 @@ export class GrpcClient {
     return call.answer();
   }
 
-  /** One request, a stream of answers. Leaving the loop cancels the call. */
+  /** Sends one request and yields a stream of answers. Leaving the loop cancels the call. */
   async *read(path: string, request: Buffer, options: CallOptions): AsyncGenerator<Buffer> {
     const call = this.#begin(path, options);
     call.stream.end(framed(request));
@@ -102,8 +103,8 @@ export class GrpcClient {
 
   /**
    * A stream of requests, each in parts, and one answer. Reads `requests` no faster than the server
-   * takes them, and leaves them when the server has answered, which may be before their end, or
-   * when the call is over.
+   * accepts them. Stops reading when the server has answered, which may be before the last request,
+   * or when the call ends.
    */
   async write(
     path: string,
@@ -113,8 +114,8 @@ export class GrpcClient {
     const call = this.#begin(path, options);
     call.beginSending();
     const answer = call.answer();
-    // Also while `requests` have nothing to give. A race with a promise that lasts would hold every
-    // request until the end.
+    // Notice the answer even while `requests` is idle. Promise.race with a long-lived promise would
+    // keep every request in memory until the end.
     let leave = (): void => undefined;
     let isOver = false;
     const over = answer.then(
@@ -143,7 +144,7 @@ export class GrpcClient {
       await over;
       throw error;
     } finally {
-      // One that waits for its own source leaves when that one moves; nobody waits for it here.
+      // Not awaited: a generator that waits for its own source returns when the source continues.
       void Promise.resolve(iterator.return?.()).catch(() => undefined);
     }
     call.finish();
@@ -163,14 +164,14 @@ export class GrpcClient {
   }
 }
 
-/** A call until its status is there. */
+/** A call until its status arrives. */
 class OpenCall {
   readonly stream: http2.ClientHttp2Stream;
   readonly #options: CallOptions;
   readonly #closed: Promise<void>;
   #headers: http2.IncomingHttpHeaders = {};
   #trailers: http2.IncomingHttpHeaders = {};
-  /** Why this end gave up. */
+  /** Why the client gave up. */
   #reason: Error | undefined;
   #wait: NodeJS.Timeout | undefined;
   #isSending = false;
@@ -197,7 +198,7 @@ class OpenCall {
     });
   }
 
-  /** The one message of a call without a stream of answers. */
+  /** The single message of a call without a stream of answers. */
   async answer(): Promise<Buffer> {
     let answer: Buffer | undefined;
     for await (const message of this.messages()) {
@@ -213,7 +214,7 @@ class OpenCall {
     throw new GrpcError(GrpcCode.internal, 'the call ended without an answer');
   }
 
-  /** All messages; ends when the status is there, and throws it unless it is OK. */
+  /** All messages. Ends when the status arrives, and throws the status unless it is OK. */
   async *messages(): AsyncGenerator<Buffer> {
     let isRead = false;
     let thrown: unknown;
@@ -231,12 +232,12 @@ class OpenCall {
       isRead = true;
       thrown = error;
     } finally {
-      // Whoever left the loop wants no more of it, and a server that has answered takes no more.
+      // The reader left the loop, or the server has answered and accepts nothing more.
       if (!isRead || thrown !== undefined || this.#isSending) this.cancel();
       this.#rest();
     }
-    // A server that has answered and does not take the rest of the request may leave the stream
-    // open for ever.
+    // A server that has answered but does not read the rest of the request may leave the stream
+    // open forever.
     if (!this.stream.writableFinished) this.cancel();
     this.#expect();
     await this.#closed;
@@ -248,8 +249,8 @@ class OpenCall {
   }
 
   /**
-   * False when the server has answered already, or the call is over. Waits while the server takes
-   * no more.
+   * Sends a message; waits while the server accepts no more. Returns false if the server has
+   * already answered or the call has ended.
    */
   async send(message: readonly Buffer[]): Promise<boolean> {
     const { stream } = this;
@@ -269,14 +270,14 @@ class OpenCall {
       };
       stream.on('drain', go);
       stream.on('close', go);
-      // An answer before the end is a refusal, and nothing is taken any more.
+      // An answer before the last request is a refusal: the server accepts nothing more.
       stream.on('response', go);
     });
     this.#rest();
     return !stream.destroyed && !this.#hasAnswer();
   }
 
-  /** Nothing more is sent. */
+  /** Ends the sending side. */
   finish(): void {
     if (this.stream.destroyed) return;
     this.#isSending = false;
@@ -286,8 +287,8 @@ class OpenCall {
 
   cancel(): void {
     if (this.stream.destroyed) return;
-    // `close` ends the sending side before it resets the stream: a plugin in Go then takes what has
-    // come for all there is, and stores an object that was cut off.
+    // `close` ends the sending side before the reset. A Go plugin would then take the received part
+    // as complete and store a truncated object.
     this.stream.destroy(new Error('the call was canceled'));
   }
 
@@ -300,7 +301,7 @@ class OpenCall {
     this.cancel();
   }
 
-  /** From now on the server is waited for. */
+  /** Starts waiting for the server. */
   #expect(): void {
     clearTimeout(this.#wait);
     const { waitMsMax } = this.#options;
@@ -326,7 +327,7 @@ class OpenCall {
   }
 }
 
-/** What the server of a call ended it with. */
+/** The server's error status of a call. */
 export class RemoteError extends GrpcError {
   readonly status: GrpcStatus;
 
@@ -336,7 +337,7 @@ export class RemoteError extends GrpcError {
   }
 }
 
-/** In the trailers, or in the headers of an answer without messages. */
+/** The status is in the trailers, or in the headers of an answer without messages. */
 function statusIn(headers: http2.IncomingHttpHeaders): GrpcStatus | undefined {
   const code = headers['grpc-status'];
   if (typeof code !== 'string') {

@@ -9,16 +9,16 @@ interface Held {
 }
 
 /**
- * Since its last question. An operation is asked about every few seconds until it is over or its
- * itemOperationTimeout, which may be days, ends it with a cancel: this one is of nobody any more.
- * Our choice.
+ * Time since the last poll after which an operation is abandoned. A server polls each operation
+ * every few seconds until it ends. At itemOperationTimeout, which may be days, the server cancels
+ * it. Our choice.
  */
 const KEPT_MS_MAX = 24 * 3_600_000;
 
 /**
- * Which process began which operation. Some plugins know their operations in memory only, and
- * Velero ends the processes of a backup before its operations are over. Here a process lives on
- * until its operations are over, and whoever asks about one reaches it.
+ * Remembers which process began which operation. Some plugins keep their operations only in memory,
+ * and Velero ends a backup's processes before its operations end. Here a process lives until its
+ * operations end, and polls reach that process.
  */
 export class Operations {
   readonly #logger: Logger;
@@ -34,13 +34,13 @@ export class Operations {
 
   begun(plugin: PluginId, id: string, owner: RestartableProcess, process: PluginProcess): void {
     this.#held.set(keyOf(plugin, id), { owner, process });
-    // With the process goes what it knew.
+    // When the process ends, its operations are lost.
     void process.ended.then(() => {
       if (this.#held.get(keyOf(plugin, id))?.process === process) this.over(plugin, id);
     });
   }
 
-  /** The process that began it, while it runs. It is kept for longer by that. */
+  /** The running process that began the operation. Each call extends the process's life. */
   processOf(plugin: PluginId, id: string): PluginProcess | undefined {
     const held = this.#held.get(keyOf(plugin, id));
     if (held?.process.isGone !== false) return undefined;
@@ -55,7 +55,7 @@ export class Operations {
     if (this.#kept.has(held.owner) && !this.#isNeeded(held.owner)) this.#end(held.owner);
   }
 
-  /** Takes a process over from its manager if it has operations that are not over. */
+  /** Takes a process over from its manager if it has unfinished operations. */
   keep(owner: RestartableProcess): boolean {
     if (!this.#isNeeded(owner)) return false;
     owner.logger = this.#logger;

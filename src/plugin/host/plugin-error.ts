@@ -14,10 +14,10 @@ export interface FailedCall {
 }
 
 /**
- * What a failed call is to whoever asked: `PLUGIN_REFUSED` with the plugin's own text,
- * `PLUGIN_GONE` where the process ended or the connection broke, `PLUGIN_TIMEOUT`, `PLUGIN_MESSAGE`
- * for messages that one of the two does not take. `NO_OPERATIONS` and `BAD_OPERATION_ID` as actions
- * of this process throw them. Where it was thrown in the plugin is in the facts.
+ * The error of a failed call. `PLUGIN_REFUSED` has the plugin's own text. `PLUGIN_GONE`: the
+ * process ended or the connection broke. `PLUGIN_TIMEOUT`. `PLUGIN_MESSAGE`: one side rejects a
+ * message. `NO_OPERATIONS` and `BAD_OPERATION_ID` are the same as from actions of this process. The
+ * facts name the source position in the plugin.
  */
 export function pluginError(error: unknown, { command, call, exit }: FailedCall): unknown {
   if (isCanceled(error) || !(error instanceof Error)) return error;
@@ -37,7 +37,7 @@ export function pluginError(error: unknown, { command, call, exit }: FailedCall)
         return make('PLUGIN_MESSAGE', `plugin ${command}, asked for ${call}: ${error.message}`);
     }
   }
-  // A message that is no protobuf, and the reason of the caller's signal, go through.
+  // Invalid protobuf, and the reason of the caller's signal, stay as they are.
   return error;
 }
 

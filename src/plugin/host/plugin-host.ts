@@ -31,17 +31,13 @@ import { RestartableProcess } from './restartable-process.ts';
 
 export interface HostOptions extends RegistryOptions {
   /**
-   * The longest that a call may take whose caller sets no shorter deadline by its signal. Velero
-   * sets none, and a plugin that hangs holds a backup for ever. 4 h by default, as long as Velero
-   * waits for an operation.
+   * Time limit of a call without a shorter deadline in its signal. Default: 4 h, like Velero's
+   * limit for an operation. Velero has no limit here, and a hanging plugin blocks a backup forever.
    */
   readonly callMsMax?: number;
-  /**
-   * The longest that the stream of an object may stand still because of the plugin. 10 min by
-   * default, our choice.
-   */
+  /** How long an object's stream may stall because of the plugin. Default: 10 min, our choice. */
   readonly streamMsMax?: number;
-  /** The longest that a process is kept for its operations while nobody asks about them. */
+  /** How long a process is kept for its operations without polls. */
   readonly keptMsMax?: number;
 }
 
@@ -49,8 +45,8 @@ const CALL_MS_MAX = 4 * 3_600_000;
 const STREAM_MS_MAX = 10 * 60_000;
 
 /**
- * The plugins of a folder, for as long as a server runs. Each backup, restore and reconcile opens a
- * manager of its own, as in Velero.
+ * The plugins of a folder, for the lifetime of a server. Each backup, restore and reconcile opens
+ * its own manager, as in Velero.
  */
 export class PluginHost implements AsyncDisposable {
   readonly #options: HostOptions;
@@ -64,9 +60,7 @@ export class PluginHost implements AsyncDisposable {
     this.#operations = new Operations(options.logger, options.keptMsMax);
   }
 
-  /**
-   * Starts every plugin of the folder once and asks what it offers. Throws `PLUGIN_FOLDER` only.
-   */
+  /** Starts every plugin of the folder once and lists its actions. Throws only `PLUGIN_FOLDER`. */
   static async open(options: HostOptions): Promise<PluginHost> {
     return new PluginHost(options, await PluginRegistry.load(options));
   }
@@ -75,14 +69,14 @@ export class PluginHost implements AsyncDisposable {
     return this.#registry.plugins;
   }
 
-  /** Files, and plugins of files, that could not be loaded. */
+  /** Files, and plugins in files, that could not be loaded. */
   get problems(): readonly PluginProblem[] {
     return this.#registry.problems;
   }
 
   /**
-   * `logger` gets what its plugins log: of a backup, whose log counts an error as one of the
-   * backup.
+   * `logger` receives the plugins' log. In a backup it is the backup's log, which counts each
+   * error.
    */
   manager(logger: Logger): PluginManager {
     const manager = new PluginManager({
@@ -97,8 +91,8 @@ export class PluginHost implements AsyncDisposable {
   }
 
   /**
-   * Ends every process. One that is killed without this leaves its plugins behind: ours end within
-   * seconds of it, programs in Go run on until their container ends.
+   * Ends every process. If the server is killed instead, its plugins stay: ours end within seconds,
+   * and Go programs run until their container ends.
    */
   async close(): Promise<void> {
     await Promise.all([...this.#managers].map((manager) => manager.end()));
@@ -118,13 +112,11 @@ interface ManagerOptions {
   readonly onClose: () => void;
 }
 
-/** Where a kind is looked for: an action of version 1 is used as one of version 2. */
+/** Kinds to search, in order: an action of version 1 is used like one of version 2. */
 const BACKUP_KINDS = ['BackupItemActionV2', 'BackupItemAction'] as const;
 const RESTORE_KINDS = ['RestoreItemActionV2', 'RestoreItemAction'] as const;
 
-/**
- * What one backup or restore asks of plugins: one process for each file, started by the first call.
- */
+/** The plugin calls of one backup or restore: one process per file, started by the first call. */
 export class PluginManager implements AsyncDisposable {
   readonly #options: ManagerOptions;
   readonly #opened = new Map<Plugin, () => Promise<unknown>>();
@@ -138,15 +130,12 @@ export class PluginManager implements AsyncDisposable {
     this.#logger = counting(options.logger, this.#counts);
   }
 
-  /** Lines of its plugins so far that count as errors and warnings of the backup. */
+  /** Errors and warnings that its plugins have logged so far. They count for the backup. */
   get logged(): Readonly<{ errors: number; warnings: number }> {
     return { ...this.#counts };
   }
 
-  /**
-   * In the order in which they run. Version 1 is among them; a name that is there in both versions
-   * is there once.
-   */
+  /** In order of execution. Includes version 1; a name in both versions appears once. */
   backupItemActions(): HostedAction<Required<BackupItemAction>>[] {
     return this.#all(BACKUP_KINDS).map((plugin) => this.#backupAction(plugin));
   }
@@ -163,7 +152,7 @@ export class PluginManager implements AsyncDisposable {
     return this.#all(['ItemBlockAction']).map((plugin) => this.#blockAction(plugin));
   }
 
-  /** Throws `NO_SUCH_PLUGIN`. A name without a slash is one of `velero.io/`. */
+  /** Throws `NO_SUCH_PLUGIN`. A name without a slash gets the prefix `velero.io/`. */
   backupItemAction(name: string): HostedAction<Required<BackupItemAction>> {
     return this.#backupAction(this.#find(BACKUP_KINDS, name));
   }
@@ -181,9 +170,9 @@ export class PluginManager implements AsyncDisposable {
   }
 
   /**
-   * `provider` is the name, such as `aws`. Each configuration has a process of its own: a plugin
-   * has one object store of a name, and another configuration would send the backups of one
-   * location to the other.
+   * `provider`: the name, such as `aws`. Each configuration has its own process: a plugin has only
+   * one object store per name. A second configuration would redirect the backups of the first
+   * location.
    */
   objectStore(provider: string, config: Readonly<Record<string, string>>): ObjectStore {
     const plugin = this.#find(['ObjectStore'], provider);
@@ -195,7 +184,7 @@ export class PluginManager implements AsyncDisposable {
     return remoteSnapshotter(this.#remote(plugin, config), config);
   }
 
-  /** Ends its processes, but for those whose operations are not over. Calls that are open fail. */
+  /** Ends its processes, except those with unfinished operations. Open calls fail. */
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#options.onClose();
@@ -206,7 +195,6 @@ export class PluginManager implements AsyncDisposable {
     await Promise.all(ended.map((process) => process.stop()));
   }
 
-  /** Ends all of its processes. */
   async end(): Promise<void> {
     this.#isClosed = true;
     this.#options.onClose();
@@ -286,10 +274,7 @@ export class PluginManager implements AsyncDisposable {
     });
   }
 
-  /**
-   * One of our own in this process is opened once, as a plugin's process is: what it remembers is
-   * of use to the next call.
-   */
+  /** Opens a built-in action once, like a plugin's process: its memory helps later calls. */
   #openedOnce<Action>(
     plugin: Plugin,
     open: (logger?: Logger) => Promise<Action>,
@@ -324,7 +309,7 @@ export class PluginManager implements AsyncDisposable {
   #process(command: string, key: string): RestartableProcess {
     let process = this.#processes.get(key);
     if (!process) {
-      // Another one would be left when nobody closes this manager again.
+      // A new process would never be stopped, because this manager is already closed.
       if (this.#isClosed) {
         throw new CodedError(
           'PLUGINS_CLOSED',
@@ -355,7 +340,7 @@ const local = <Action>(
   appliesTo: () => Promise.resolve(appliesTo),
 });
 
-/** Opened by the first call, and again where that failed. */
+/** Opened by the first call, and again after a failure. */
 function opened<Action>(open: () => Promise<Action>): () => Promise<Action> {
   let action: Promise<Action> | undefined;
   return () => {

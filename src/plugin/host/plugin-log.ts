@@ -5,11 +5,11 @@ import type { Logger } from '../../base/index.ts';
 
 type Level = 'debug' | 'info' | 'warn' | 'error';
 
-/** go-plugin v1.7.0, client.go: stdErrBufferSize. A longer line comes in parts. */
+/** go-plugin v1.7.0, client.go: stdErrBufferSize. A longer line is split. */
 const LINE_BYTES_MAX = 64 << 10;
 const NEWLINE = 0x0a;
 
-/** By go-hclog's names. `warning` is none of them. */
+/** Names of go-hclog, which does not know `warning`. */
 const LEVELS: Readonly<Record<string, Level>> = {
   trace: 'debug',
   debug: 'debug',
@@ -34,13 +34,13 @@ const DROPPED = [
   'time',
   'timestamp',
 ];
-/** Go's runtime says so before it ends a program; all that follows belongs to it. */
+/** Go's runtime prints this before it ends a program. All later lines belong to it. */
 const CRASH = /^(panic: |fatal error: )/;
 
 /**
- * Takes the log of one plugin process apart: go-hclog's JSON lines keep level, message and fields;
- * lines of any other kind are logged as they are, at the level that they name or else at debug. A
- * line of more than 64 KiB is logged in parts. Ends with the stream.
+ * Parses the log of one plugin process. JSON lines of go-hclog keep level, message and fields.
+ * Other lines are logged unchanged, at the level that they name or else at debug. A line over 64
+ * KiB is logged in parts. Ends with the stream.
  */
 export async function readPluginLog(
   stream: Readable,
@@ -64,7 +64,7 @@ export async function readPluginLog(
 
 export interface PluginLogOptions {
   readonly command: string;
-  /** Asked for each line: a process may outlive what it was started for. */
+  /** Called for each line: a process may outlive its first backup. */
   readonly logger: () => Logger;
   readonly onLine?: (text: string) => void;
 }

@@ -10,25 +10,25 @@ import { pluginError } from './plugin-error.ts';
 import { readPluginLog } from './plugin-log.ts';
 
 export interface ProcessOptions {
-  /** The file that is started. */
+  /** Path of the program. */
   readonly command: string;
-  /** The server's own flags, which plugins get as Velero's do: all after its verb. */
+  /** The server's own flags. Plugins get all flags after the verb, as in Velero. */
   readonly flags: readonly string[];
-  /** Of the server. Credentials may be in it. */
+  /** The server's environment, which may contain credentials. */
   readonly environment: Readonly<Record<string, string | undefined>>;
-  /** Where its log goes; asked for each line. */
+  /** Logger of the process; called for each line. */
   readonly logger: () => Logger;
   readonly startMsMax?: number;
 }
 
 /** go-plugin v1.7.0, client.go: StartTimeout. */
 const START_MS_MAX = 60_000;
-/** go-plugin v1.7.0, client.go, Kill: so long a plugin may take to end by itself. */
+/** Time for a plugin to end by itself. go-plugin v1.7.0, client.go, Kill. */
 const END_MS_MAX = 2000;
-/** Its own end may be seen a little later than that of the connection. */
+/** The exit may be seen a little later than the end of the connection. */
 const EXIT_SEEN_MS = 500;
 const LINE_BYTES_MAX = 64 << 10;
-/** Kept for the error of a process that does not start. */
+/** Log lines to keep for the error of a failed start. */
 const LAST_LINES = 5;
 const SHOWN_CHARACTERS = 300;
 
@@ -40,13 +40,13 @@ interface Running {
   readonly child: PipedChild;
   readonly client: GrpcClient;
   readonly exit: Promise<string>;
-  /** Resolves when all that it wrote was read. */
+  /** Resolves when the whole log has been read. */
   readonly logged: Promise<void>;
 }
 
 /**
- * One running plugin, in whichever language: a program that Velero's handshake was done with, and a
- * connection to it. Velero opens go-plugin's broker, too, and never uses it; it is not opened here.
+ * A running plugin in any language: a program after Velero's handshake, and a connection to it.
+ * Velero also opens go-plugin's broker and never uses it; this class does not open it.
  */
 export class PluginProcess {
   readonly command: string;
@@ -65,8 +65,8 @@ export class PluginProcess {
     void exit.then(async (text) => {
       this.#exitText = text;
       client.close();
-      // What it wrote last is read; others that it started may hold its pipes open, and their lines
-      // are not its own.
+      // Read the process's last lines. Its child processes may keep the pipes open; their lines do
+      // not count.
       await Promise.race([logged, after(EXIT_SEEN_MS)]);
       child.stderr.destroy();
       child.stdout.destroy();
@@ -76,7 +76,7 @@ export class PluginProcess {
 
   /**
    * Starts the program and waits for its handshake. Throws `PLUGIN_START` with the reason and the
-   * file; no process is left then.
+   * file, and leaves no process then.
    */
   static async start(options: ProcessOptions, signal?: AbortSignal): Promise<PluginProcess> {
     const { command, flags, environment, logger } = options;
@@ -109,7 +109,7 @@ export class PluginProcess {
     } catch (error) {
       child.kill('SIGKILL');
       await exit;
-      // Others may hold its pipes open: their end is not waited for.
+      // Child processes may keep the pipes open, so do not wait for their end.
       child.stderr.destroy();
       child.stdout.destroy();
       if (signal?.aborted === true) throw error;
@@ -122,17 +122,17 @@ export class PluginProcess {
     return this.#child.pid ?? 0;
   }
 
-  /** It has ended, or nothing reaches it any more. */
+  /** The process has ended, or can no longer be reached. */
   get isGone(): boolean {
     return this.#exitText !== undefined || this.#client.isClosed || this.#isEnding;
   }
 
-  /** Resolves when the process has ended, with how. */
+  /** Resolves with a description of the exit when the process has ended. */
   get ended(): Promise<string> {
     return this.#exit;
   }
 
-  /** One call with one answer. Rejects with a plugin's error, or with the reason of the signal. */
+  /** A call with one answer. Rejects with a plugin error, or with the signal's reason. */
   async call(
     service: string,
     name: string,
@@ -149,7 +149,7 @@ export class PluginProcess {
     }
   }
 
-  /** One call with a stream of answers; leaving the loop ends it. */
+  /** A call with a stream of answers; leaving the loop ends it. */
   async *read(
     service: string,
     name: string,
@@ -167,7 +167,7 @@ export class PluginProcess {
     }
   }
 
-  /** One call with a stream of requests. An error of `requests` is thrown as it is. */
+  /** A call with a stream of requests. Errors of `requests` are thrown unchanged. */
   async write(
     service: string,
     name: string,
@@ -193,9 +193,7 @@ export class PluginProcess {
     }
   }
 
-  /**
-   * Does something once in the life of this process. What failed is done again by the next caller.
-   */
+  /** Runs `work` once in the life of this process. The next caller repeats a failed run. */
   once(key: string, work: () => Promise<void>): Promise<void> {
     let done = this.#memo.get(key);
     if (!done) {
@@ -206,13 +204,13 @@ export class PluginProcess {
     return done;
   }
 
-  /** Asks it to end, and ends it 2 s later otherwise. May be called twice. */
+  /** Requests the end, and kills the process after 2 s. May be called twice. */
   async stop(): Promise<void> {
     if (!this.#isEnding && this.#exitText === undefined) {
       this.#isEnding = true;
       const shutdown = '/plugin.GRPCController/Shutdown';
       const options = { waitMsMax: END_MS_MAX };
-      // Some end before they answer.
+      // Some plugins end before they answer.
       this.#client.unary(shutdown, encode(EMPTY, {}), options).catch(() => undefined);
     }
     const isOver = await Promise.race([this.#exit.then(() => true), after(END_MS_MAX)]);
@@ -222,8 +220,8 @@ export class PluginProcess {
   }
 
   /**
-   * go-plugin's programs in Go send what they print through this stream, and block where nobody
-   * reads it.
+   * Go programs with go-plugin send their printed output through this stream, and block if it is
+   * not read.
    */
   async #drainOutput(): Promise<void> {
     const path = '/plugin.GRPCStdio/StreamStdio';
@@ -233,7 +231,7 @@ export class PluginProcess {
         decode(STDIO_DATA, bytes);
       }
     } catch {
-      // Programs that offer none print nothing there.
+      // The program does not offer the stream and prints nothing there.
     }
   }
 
@@ -285,7 +283,7 @@ const exitOf = (child: ChildProcess): Promise<string> =>
 interface Waiting {
   readonly waitMs: number;
   readonly signal: AbortSignal | undefined;
-  /** What it logged last, once it has ended. */
+  /** The last log lines, after the process has ended. */
   readonly lastLines: () => Promise<readonly string[]>;
 }
 
@@ -308,19 +306,19 @@ async function handshakeOf(
       throw new Error(`it did not answer within ${Math.round(waitMs / 1000)} s of its start`);
     }
     if (typeof line === 'string') return addressIn(line);
-    // It has closed its output, or ended without a line.
+    // The process closed its output, or ended without a line.
     const end = line ?? (await Promise.race([ended, after(EXIT_SEEN_MS)]));
     const told = (await lastLines()).map((text) => printable(text.slice(0, SHOWN_CHARACTERS)));
     const how = end ? `it ended ${end.text} before its handshake` : 'it closed its output';
     throw new Error(told.length === 0 ? how : `${how}; its last lines: ${told.join(' / ')}`);
   } finally {
     clearTimeout(late);
-    // Later lines are read and dropped, so that it never waits for a reader.
+    // Read and drop later lines, so that the process never blocks.
     child.stdout.resume();
   }
 }
 
-/** Undefined where the stream ends without one. */
+/** Undefined if the stream ends without a line. */
 function firstLine(stream: Readable): Promise<string | undefined> {
   return new Promise((resolve) => {
     let text = '';
@@ -342,8 +340,7 @@ function firstLine(stream: Readable): Promise<string | undefined> {
 }
 
 /**
- * Throws where the line is not the handshake of a Velero plugin (go-plugin v1.7.0: client.go,
- * Start).
+ * Throws if the line is not the handshake of a Velero plugin (go-plugin v1.7.0: client.go, Start).
  */
 function addressIn(line: string): Address {
   const fields = line.trim().split('|');

@@ -12,7 +12,7 @@ import type { Plugin } from '../contract.ts';
 import { LIST_PLUGINS, PLUGIN_LISTER, SERVICES } from '../protocol/messages.ts';
 import { PluginProcess, type ProcessOptions } from './plugin-process.ts';
 
-/** All that plugins can be. */
+/** All kinds of plugins. */
 export type HostedKind = keyof typeof SERVICES;
 
 export interface PluginId {
@@ -21,45 +21,39 @@ export interface PluginId {
   readonly name: string;
 }
 
-/** A plugin of a file, or one of this program. */
+/** A plugin of a file, or a built-in plugin. */
 export interface RegisteredPlugin extends PluginId {
-  /** The file that is started for it; undefined for one of this program. */
+  /** The plugin's file; undefined for a built-in plugin. */
   readonly command: string | undefined;
   readonly builtIn?: Plugin;
 }
 
-/** What could not be loaded: a file, or one of its plugins. */
+/** A file, or a plugin of a file, that could not be loaded. */
 export interface PluginProblem {
   readonly file: string;
   readonly error: Error;
 }
 
 export interface RegistryOptions extends Omit<ProcessOptions, 'command' | 'logger'> {
-  /**
-   * All files in it that can be executed, at any depth, are started once and asked what they offer.
-   */
+  /** Folder of plugins. Each executable file at any depth is started once to list its plugins. */
   readonly folder: string | undefined;
-  /** Actions of this program; files cannot take their names. */
+  /** Built-in actions; files cannot take their names. */
   readonly builtIn?: readonly Plugin[];
   readonly logger: Logger;
   readonly signal?: AbortSignal;
 }
 
-/**
- * So many are asked at once: each is a process, and one that hangs does so for a minute. Our
- * choice.
- */
+/** Concurrent lists: each starts a process, and a hanging one takes a minute. Our choice. */
 const LISTED_AT_ONCE = 4;
-/** For one answer with a few names. Our choice. */
+/** Time limit of an answer with a few names. Our choice. */
 const LIST_MS_MAX = 60_000;
 const DEPTH_MAX = 16;
 /** Kubernetes: RFC 1123 subdomain. */
 const SUBDOMAIN = /^(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 
 /**
- * Which plugins there are, in the order in which Velero runs them: those of this program, then file
- * by file in the order of their names. Velero does not start when one file fails; here it is a
- * problem that names the file, and the rest is loaded.
+ * All plugins in Velero's order of execution: built-in plugins, then files sorted by name. Velero
+ * does not start if one file fails. Here a failed file is a problem, and the others are loaded.
  */
 export class PluginRegistry {
   readonly plugins: readonly RegisteredPlugin[];
@@ -71,8 +65,8 @@ export class PluginRegistry {
   }
 
   /**
-   * Throws where the folder cannot be read; a folder that is not there has no plugins. Logs each
-   * problem as an error.
+   * Throws if the folder cannot be read. A missing folder has no plugins. Logs each problem as an
+   * error.
    */
   static async load(options: RegistryOptions): Promise<PluginRegistry> {
     const { folder, builtIn = [], logger, signal } = options;
@@ -107,7 +101,7 @@ export class PluginRegistry {
   }
 }
 
-/** In the order of their names, folder by folder. */
+/** Sorted by name, folder by folder. */
 async function executablesIn(folder: string, logger: Logger, depth = 0): Promise<string[]> {
   let names: string[];
   try {
@@ -122,7 +116,7 @@ async function executablesIn(folder: string, logger: Logger, depth = 0): Promise
     const path = join(folder, name);
     const entry = await fs.stat(path).catch(() => undefined);
     if (entry?.isDirectory() === true) {
-      // A link that leads upwards ends here.
+      // Stops at a symbolic link to a parent folder.
       if (depth < DEPTH_MAX) files.push(...(await executablesIn(path, logger, depth + 1)));
     } else if (entry?.isFile() === true && isExecutable(entry.mode, path)) {
       files.push(path);
@@ -146,8 +140,7 @@ interface Offer {
 }
 
 /**
- * The plugins of one file. The path that it says itself is not looked at: this one has just been
- * started.
+ * Lists the plugins of one file. Ignores the path in the answer: the file that was started counts.
  */
 async function offersOf(
   command: string,

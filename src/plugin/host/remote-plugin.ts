@@ -34,24 +34,23 @@ import type { PluginProcess } from './plugin-process.ts';
 import type { HostedKind, PluginId } from './registry.ts';
 
 /**
- * Velero sends 16 KiB; a program in Go takes messages of 4 MiB. Our choice, for a quarter of the
- * messages.
+ * Velero sends 16 KiB; Go programs accept messages of 4 MiB. Our choice: a quarter of the messages.
  */
 const BODY_BYTES = 64 << 10;
 
 export interface Remote extends PluginId {
   readonly command: string;
-  /** The process for the next call. `operationId` names the operation that it is about. */
+  /** The process for the next call. `operationId`: the operation that the call is about. */
   readonly ready: (operationId?: string) => Promise<PluginProcess>;
-  /** An action has begun an operation that its process may know of alone. */
+  /** Called when an action has begun an operation, which only its process may know. */
   readonly begun?: (operationId: string, process: PluginProcess) => void;
-  /** An operation is over. */
+  /** Called when an operation has ended. */
   readonly over?: (operationId: string) => void;
   readonly callMsMax: number;
   readonly streamMsMax: number;
 }
 
-/** One plugin of a process, asked by its name. */
+/** Calls one plugin of a process by its name. */
 class Caller {
   readonly remote: Remote;
   readonly #service: string;
@@ -74,7 +73,10 @@ class Caller {
     return asked.call(this.#service, name, method, this.request(request), options);
   }
 
-  /** Others may wait for its start, too: whoever gives up leaves it alone. */
+  /**
+   * Waits for the process. A caller that gives up does not stop the start, because others may wait
+   * too.
+   */
   ready(signal: AbortSignal, operationId?: string): Promise<PluginProcess> {
     return unlessAborted(this.remote.ready(operationId), signal);
   }
@@ -118,7 +120,7 @@ class Caller {
     return new CodedError('PLUGIN_MESSAGE', text, { facts: { command, name } });
   }
 
-  /** What a plugin says it returned. */
+  /** Start of an error message about a returned item. */
   get answered(): string {
     return `${this.remote.kind} ${this.remote.name} of plugin ${this.remote.command} sent as item`;
   }
@@ -130,7 +132,7 @@ async function unlessAborted<T>(task: Promise<T>, signal: AbortSignal): Promise<
   return task;
 }
 
-/** What an action applies to, and the action. */
+/** An action with its selector. */
 export interface HostedAction<Action> extends PluginId {
   readonly action: Action;
   appliesTo(context: CallContext): Promise<ResourceSelector>;
@@ -150,7 +152,8 @@ const identifiers = (answer: Decoded, name: string): readonly ResourceIdentifier
   (lookup(answer, name) ?? []) as ResourceIdentifier[];
 
 /**
- * Version 1 knows no operations: asked for one, it answers as an action of version 2 that has none.
+ * Version 1 has no operations: its `progress` fails like that of a version 2 action without
+ * operations.
  */
 export function remoteBackupAction(remote: Remote): HostedAction<Required<BackupItemAction>> {
   const caller = new Caller(remote);
@@ -243,7 +246,7 @@ export function remoteBlockAction(remote: Remote): HostedAction<ItemBlockAction>
   });
 }
 
-/** A plugin that is configured once in the life of each of its processes, before its first call. */
+/** A plugin that is configured once per process, before its first call. */
 function configured<Name extends string>(
   remote: Remote,
   config: Readonly<Record<string, string>>,
@@ -254,7 +257,7 @@ function configured<Name extends string>(
     signal.throwIfAborted();
     const process = await caller.ready(signal);
     const request = caller.request({ config: entriesOf(config) });
-    // Without a signal: another caller may wait for it when this one gives up.
+    // Without a signal: if this caller gives up, others may still wait.
     const init = process.once(`${caller.service}/${remote.name}`, async () => {
       const options = { waitMsMax: remote.streamMsMax };
       await process.call(caller.service, 'Init', OBJECT_STORE.Init, request, options);
@@ -267,7 +270,7 @@ function configured<Name extends string>(
   return { caller, ready, call };
 }
 
-/** Is configured by the first call: what is wrong with the configuration fails that one. */
+/** Configured by the first call, which fails if the configuration is wrong. */
 export function remoteObjectStore(
   remote: Remote,
   config: Readonly<Record<string, string>>,
@@ -308,8 +311,8 @@ export function remoteObjectStore(
 }
 
 /**
- * Requests of at most {@link BODY_BYTES}; one without bytes for an empty body, which Velero's
- * programs refuse to take from no request.
+ * Splits a body into requests of at most {@link BODY_BYTES}. An empty body is one request without
+ * bytes, because Velero's programs need at least one request.
  */
 async function* bodyOf(
   body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,

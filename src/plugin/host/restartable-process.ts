@@ -2,14 +2,14 @@ import { CanceledError, CodedError, type Logger, messageOf } from '../../base/in
 import { PluginProcess, type ProcessOptions } from './plugin-process.ts';
 
 /**
- * Velero v1.18.3, pkg/plugin/clientmgmt/process/restartable_process.go: so many starts in a row may
- * fail.
+ * Failed starts in a row before the plugin is given up. Velero v1.18.3,
+ * pkg/plugin/clientmgmt/process/restartable_process.go.
  */
 const FAILED_STARTS_MAX = 10;
 
 /**
- * A plugin's process, started for the first call and again for the next call after it has ended.
- * Nothing is asked twice.
+ * A plugin's process, started for the first call, and again for the first call after it has ended.
+ * Calls are never repeated.
  */
 export class RestartableProcess {
   readonly command: string;
@@ -27,19 +27,19 @@ export class RestartableProcess {
     this.#options = { ...options, logger: () => this.#logger };
   }
 
-  /** Where its log goes from now on. */
+  /** Changes the logger of the process. */
   set logger(logger: Logger) {
     this.#logger = logger;
   }
 
-  /** The process that runs now, if one does. */
+  /** The running process, if any. */
   get running(): PluginProcess | undefined {
     return this.#current?.isGone === false ? this.#current : undefined;
   }
 
   /**
-   * A process that takes calls. Throws `PLUGIN_START`, and `PLUGIN_RESTARTS` without another
-   * attempt after too many of these.
+   * A process that accepts calls. Throws `PLUGIN_START`. After too many of these throws
+   * `PLUGIN_RESTARTS` without another attempt.
    */
   ready(): Promise<PluginProcess> {
     const { running } = this;
@@ -48,7 +48,7 @@ export class RestartableProcess {
     return this.#starting;
   }
 
-  /** Ends its process. Calls that are open fail, later ones are refused. */
+  /** Ends the process. Open calls fail, and later calls are refused. */
   async stop(): Promise<void> {
     this.#closing.abort(new CanceledError('shutdown'));
     await this.#starting?.catch(() => undefined);
@@ -61,7 +61,7 @@ export class RestartableProcess {
       const text = `plugin ${this.command} failed to start ${this.#failures} times in a row and is not started again: ${this.#lastError}`;
       throw new CodedError('PLUGIN_RESTARTS', text, { facts: { command: this.command } });
     }
-    // One that lives and cannot be reached.
+    // The old process may still run although it cannot be reached.
     await this.#current?.stop();
     try {
       this.#current = await PluginProcess.start(this.#options, this.#closing.signal);

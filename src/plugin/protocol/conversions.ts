@@ -4,15 +4,15 @@ import type { OperationProgress } from '../contract.ts';
 import type { Decoded } from './wire.ts';
 
 /**
- * What the contract and the wire say differently, both ways: objects are JSON there, times and
- * durations have seconds and nanoseconds, maps are lists. Numbers keep their digits: what a plugin
- * gives back is what is stored.
+ * Converts between the contract and the wire. On the wire, objects are JSON, times and durations
+ * have seconds and nanoseconds, and maps are lists. Numbers keep all digits, because a plugin's
+ * answer is stored.
  */
 
-/** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
+/** Seconds of Go's zero time, year 1. Velero reads it as unknown, and an absent time as 1970. */
 const UNKNOWN_TIME_SECONDS = -62_135_596_800;
 
-/** `what` begins the sentence of the error, such as `the host sent as item`. Throws `BAD_ITEM`. */
+/** `what` begins the error message, for example `the host sent as item`. Throws `BAD_ITEM`. */
 export function objectFrom(bytes: Buffer, what: string): KubeObject {
   let parsed: unknown;
   try {
@@ -40,7 +40,7 @@ function timeOnWire(text: string | undefined): Decoded {
   return { seconds: Number.isNaN(ms) ? UNKNOWN_TIME_SECONDS : Math.floor(ms / 1000) };
 }
 
-/** Undefined where the answer has no progress, which a plugin must send. */
+/** Undefined if the answer lacks the progress, which a plugin must send. */
 export function progressFrom(response: Decoded): OperationProgress | undefined {
   const progress = response.progress as Decoded | undefined;
   if (!progress) return undefined;
@@ -51,7 +51,9 @@ export function progressFrom(response: Decoded): OperationProgress | undefined {
   };
 }
 
-/** The year 1 is Go's unknown time. An absent time is read as unknown, too: 1970 helps nobody. */
+/**
+ * Go's zero time, year 1, is unknown. An absent time is unknown too, because 1970 is meaningless.
+ */
 function timeFrom(time: Decoded | undefined): string | undefined {
   const seconds = time?.seconds as number | undefined;
   if (seconds === undefined || seconds <= UNKNOWN_TIME_SECONDS) return undefined;

@@ -1,11 +1,11 @@
 import { GrpcCode, GrpcError } from './grpc-status.ts';
 
 /**
- * How gRPC lays messages out in HTTP/2
- * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), for both ends.
+ * gRPC messages in HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), for
+ * client and server.
  */
 export const CONTENT_TYPE = 'application/grpc';
-/** Before each message: a byte that says whether it is compressed, and its length. */
+/** Prefix of each message: a flag for compression, and the length. */
 export const PREFIX_BYTES = 5;
 
 export function framed(message: Buffer): Buffer {
@@ -19,8 +19,7 @@ export function prefixOf(length: number): Buffer {
 }
 
 /**
- * Bytes of the message after this prefix. Throws a {@link GrpcError} for one that cannot be read
- * here.
+ * Length of the message after this prefix. Throws a {@link GrpcError} if the message is unreadable.
  */
 export function lengthIn(
   prefix: Buffer,
@@ -40,8 +39,8 @@ export function lengthIn(
 }
 
 /**
- * Messages as they come, in the order of the stream. Throws a {@link GrpcError} for one that is cut
- * off or cannot be read here.
+ * Messages in the order of the stream. Throws a {@link GrpcError} for a truncated or unreadable
+ * message.
  */
 export async function* messagesIn(
   parts: AsyncIterable<Buffer>,
@@ -69,7 +68,7 @@ export async function* messagesIn(
   if (have > 0) throw new GrpcError(GrpcCode.internal, 'a message was cut off');
 }
 
-/** All but printable ASCII, of UTF-8, and the percent sign. */
+/** Encodes all UTF-8 bytes except printable ASCII, and the percent sign. */
 export const percentEncoded = (text: string): string =>
   Array.from(Buffer.from(text, 'utf8'), (byte) =>
     byte >= 0x20 && byte <= 0x7e && byte !== 0x25
@@ -77,7 +76,7 @@ export const percentEncoded = (text: string): string =>
       : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
   ).join('');
 
-/** What is no percent-encoded byte stays as it is: a message is never refused for its form. */
+/** Invalid percent encoding stays unchanged: a message is never refused for its form. */
 export const percentDecoded = (text: string): string =>
   Buffer.from(
     text.replaceAll(/%([0-9a-f]{2})/gi, (_, hex: string) =>

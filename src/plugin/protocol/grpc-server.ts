@@ -4,40 +4,39 @@ import { CONTENT_TYPE, framed, lengthIn, percentEncoded, PREFIX_BYTES } from './
 import { GrpcCode, GrpcError, type GrpcStatus, panicOf, statusOf } from './grpc-status.ts';
 
 /**
- * gRPC over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), as much of it
- * as a plugin needs: calls with one request, answered with one message or many. Not a library: the
- * usual one takes as much memory as all the rest of this process, and Velero starts a plugin for
- * every backup, restore and reconcile.
+ * A small gRPC server over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md):
+ * calls with one request and one or many answers. Not a library: the usual one takes as much memory
+ * as the rest of this process. Velero starts a plugin for every backup, restore and reconcile.
  */
 export interface Call {
-  /** Aborted when the host goes away or no longer waits. */
+  /** Aborted when the host disconnects or no longer waits. */
   readonly signal: AbortSignal;
   /** For streams. */
   send(message: Buffer): void;
 }
 
-/** The answer, encoded. */
+/** Returns the encoded answer. */
 export type Handler = (request: Buffer, call: Call) => Promise<Buffer> | Buffer;
 
-/** A call that stays open until either side ends it; what the host sends in it is not looked at. */
+/** A call that stays open until either side ends it. Later messages of the host are ignored. */
 export type Stream = (call: Call) => void;
 
 export interface GrpcServerOptions {
-  /** By path, such as `/v2.BackupItemAction/Execute`. */
+  /** Handlers by path, such as `/v2.BackupItemAction/Execute`. */
   readonly handlers: ReadonlyMap<string, Handler>;
   readonly streams: ReadonlyMap<string, Stream>;
-  /** TLS with a client's certificate; plain without it. */
+  /** TLS with a client certificate; without it, plain text. */
   readonly tls?: { readonly certificate: string; readonly key: string; readonly client: string };
-  /** A host came, or one left: how many there are. */
+  /** Called with the number of connected hosts after each change. */
   readonly onHosts?: (hosts: number) => void;
 }
 
 /**
- * Objects of the API are at most 3 MiB (etcd's limit), a Backup likewise; grpc-go's servers refuse
- * more than 4 MiB. Our choice.
+ * API objects and Backups are at most 3 MiB (etcd's limit); grpc-go's servers refuse more than 4
+ * MiB. Our choice.
  */
 const MESSAGE_BYTES_MAX = 64 << 20;
-/** At the default of HTTP/2, 64 KiB, a message of some MiB would need as many turns. */
+/** HTTP/2's default of 64 KiB would need many round trips for a message of some MiB. */
 const WINDOW_BYTES = 1 << 20;
 const LOOK_MS = 5;
 
@@ -74,11 +73,11 @@ export class GrpcServer {
       stream.on('error', () => undefined);
       void this.#answer(stream, headers);
     });
-    // A host whose connection breaks in the handshake tries again, or gives up.
+    // If a connection breaks in the handshake, the host retries or gives up.
     this.#server.on('sessionError', () => undefined);
   }
 
-  /** Resolves once connections are accepted. */
+  /** Resolves when connections are accepted. */
   listen(path: string): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#server.once('error', reject);
@@ -89,7 +88,7 @@ export class GrpcServer {
     });
   }
 
-  /** Every call that is open ends with this panic. */
+  /** Every open call fails with this panic. */
   failCalls(thrown: unknown): void {
     const status = panicOf(thrown);
     for (const [stream, controller] of this.#calls) {
@@ -98,7 +97,10 @@ export class GrpcServer {
     }
   }
 
-  /** Asks open calls to end, takes no new ones; resolves when they have ended, or after so long. */
+  /**
+   * Accepts no new calls and cancels the open ones. Resolves when they have ended, or after
+   * `graceMs`.
+   */
   async close(graceMs: number): Promise<void> {
     this.#server.close();
     for (const controller of this.#calls.values()) controller.abort(new CanceledError('shutdown'));
@@ -121,7 +123,7 @@ export class GrpcServer {
     const controller = new AbortController();
     this.#calls.set(stream, controller);
     const closed = new Promise<void>((resolve) => {
-      // Its answer is with the host by then, or the host no longer waits.
+      // By then the host has the answer, or no longer waits.
       stream.on('close', () => {
         if (!controller.signal.aborted) controller.abort(new CanceledError('user'));
         resolve();
@@ -149,7 +151,7 @@ export class GrpcServer {
     } catch (error) {
       end(stream, statusOf(error));
     }
-    // What an action still cleans up for a host that is gone is waited for, too.
+    // Wait for the action's cleanup even if the host is gone.
     await closed;
     this.#calls.delete(stream);
   }
@@ -173,7 +175,7 @@ const aborted = (signal: AbortSignal): Promise<void> =>
     else signal.addEventListener('abort', () => resolve(), { once: true });
   });
 
-/** The one request of a call. */
+/** Reads the single request of a call. */
 async function readMessage(
   stream: http2.ServerHttp2Stream,
   encoding: string | string[] | undefined,
@@ -182,7 +184,7 @@ async function readMessage(
   let have = 0;
   let expected: number | undefined;
   try {
-    // Leaving the loop must not end the stream, which the answer goes into.
+    // Leaving the loop must not end the stream, because the answer is sent on it.
     for await (const part of stream.iterator({ destroyOnReturn: false })) {
       parts.push(part as Buffer);
       have += (part as Buffer).length;
@@ -209,7 +211,7 @@ function begin(stream: http2.ServerHttp2Stream): void {
   );
 }
 
-/** Its status goes with the trailers, after all messages. */
+/** Sends the status in the trailers, after all messages. */
 function end(stream: http2.ServerHttp2Stream, status: GrpcStatus): void {
   if (stream.destroyed || stream.writableEnded) return;
   begin(stream);
@@ -221,6 +223,6 @@ function end(stream: http2.ServerHttp2Stream, status: GrpcStatus): void {
     });
   });
   stream.end();
-  // What is left of a request that was refused is not read.
+  // Drop the rest of a refused request.
   stream.resume();
 }

@@ -3,8 +3,8 @@ import { STACK, STACK_URL, STATUS } from './messages.ts';
 import { decode, encode } from './wire.ts';
 
 /**
- * Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html, those that are sent or understood
- * here.
+ * The status codes that we send or understand, from
+ * https://grpc.github.io/grpc/core/md_doc_statuscodes.html.
  */
 export const GrpcCode = {
   ok: 0,
@@ -26,7 +26,7 @@ export interface GrpcStatus {
   readonly details?: Buffer | undefined;
 }
 
-/** An error that says itself with which code it goes over the wire. */
+/** An error with its own gRPC status code. */
 export class GrpcError extends CodedError {
   readonly grpcCode: number;
 
@@ -37,17 +37,17 @@ export class GrpcError extends CodedError {
 }
 
 /**
- * All of it goes in headers: Node sends 64 KiB of them, other ends may take 8 KiB, and details
- * repeat the message in base64. One that is refused is lost whole, with the error that it tells.
+ * All of this goes into headers. Node sends 64 KiB of them, other peers may accept only 8 KiB, and
+ * the details repeat the message in base64. If headers are refused, the whole error is lost.
  */
 const MESSAGE_CHARACTERS_MAX = 2048;
 const FRAMES_MAX = 16;
 const FILE_CHARACTERS_MAX = 100;
 
 /**
- * What an action threw, as Velero's own plugins send it (pkg/plugin/framework/common): an error has
- * code UNKNOWN and its text; a bug is a panic, which has ABORTED and the stack in its text. The
- * stack is in the details too, where Velero's log takes file and function from.
+ * The status for a thrown error, as Velero's own plugins send it (pkg/plugin/framework/common). An
+ * error has code UNKNOWN and its text. A bug is a panic: code ABORTED, with the stack in the text.
+ * The details hold the stack too, and Velero's log reads file and function from there.
  */
 export function statusOf(thrown: unknown): GrpcStatus {
   if (thrown instanceof GrpcError) return withStack(thrown.grpcCode, thrown.message, thrown);
@@ -58,8 +58,8 @@ export function statusOf(thrown: unknown): GrpcStatus {
 }
 
 /**
- * A {@link CodedError} of whichever copy of the class, since the actions are a program of their
- * own; the system's errors; a cancel.
+ * Whether the error is expected: a {@link CodedError} of any copy of the class, a system error, or
+ * a cancel. The actions are a separate program with their own copy.
  */
 const isForeseen = (thrown: unknown): boolean =>
   (thrown instanceof Error && 'retry' in thrown) ||
@@ -81,7 +81,7 @@ function withStack(code: number, text: string, thrown: unknown): GrpcStatus {
   return { code, message, details };
 }
 
-/** The stack in the details of a status, or an empty one. */
+/** The stack in a status's details, or an empty stack. */
 export function framesIn({ details }: GrpcStatus): StackFrame[] {
   if (!details) return [];
   try {
@@ -91,7 +91,7 @@ export function framesIn({ details }: GrpcStatus): StackFrame[] {
     const stack = all.find(({ typeUrl }) => typeUrl === STACK_URL);
     return stack ? (decode(STACK, stack.value).frames as StackFrame[]) : [];
   } catch {
-    // What went wrong is told by the message; the stack only says where.
+    // The stack is optional: the message has the reason.
     return [];
   }
 }

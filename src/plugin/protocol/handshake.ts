@@ -1,19 +1,20 @@
 import { CodedError, systemClock, makeCertificate } from '../../base/index.ts';
 
-/** How Velero and its plugins know each other (pkg/plugin/framework/handshake.go). */
+/** Velero and its plugins recognize each other by these (pkg/plugin/framework/handshake.go). */
 export const MAGIC_COOKIE = 'hello';
 export const APP_VERSION = 2;
 /** go-plugin: plugin.go, CoreProtocolVersion. */
 export const CORE_VERSION = 1;
 
-/** What the host says in the environment of a plugin. */
+/** The environment variables that the host sets for a plugin. */
 export interface HostEnvironment {
   /** `VELERO_PLUGIN` */
   readonly cookie: string | undefined;
-  /** `PLUGIN_PROTOCOL_VERSIONS`: numbers with commas between. */
+  /** `PLUGIN_PROTOCOL_VERSIONS`: numbers separated by commas. */
   readonly protocolVersions: string | undefined;
   /**
-   * `PLUGIN_CLIENT_CERT`, PEM: the host wants TLS with certificates on both sides. Velero does not.
+   * `PLUGIN_CLIENT_CERT`, PEM: the host requires TLS with certificates on both sides. Velero does
+   * not.
    */
   readonly clientCertificate: string | undefined;
   /** `PLUGIN_UNIX_SOCKET_DIR` */
@@ -23,8 +24,8 @@ export interface HostEnvironment {
 }
 
 /**
- * Throws `NO_PLUGIN_HOST` where a person started it, and `PLUGIN_PROTOCOL` for a host that speaks
- * another protocol.
+ * Throws `NO_PLUGIN_HOST` if a person started the program, and `PLUGIN_PROTOCOL` if the host speaks
+ * another protocol version.
  */
 export function assertHost({ cookie, protocolVersions }: HostEnvironment): void {
   if (cookie !== MAGIC_COOKIE) {
@@ -32,7 +33,7 @@ export function assertHost({ cookie, protocolVersions }: HostEnvironment): void 
       'this program is a plugin of Velero, which starts it itself: put it into the plugin folder of the Velero server';
     throw new CodedError('NO_PLUGIN_HOST', text);
   }
-  // Hosts of the first years said no versions, and meant the only one.
+  // Early hosts sent no versions, because only one existed.
   const offered = (protocolVersions ?? '').split(',').filter((version) => version.trim() !== '');
   if (offered.length === 0 || offered.some((version) => Number(version) === APP_VERSION)) return;
   const text = `the host speaks version ${offered.join(', ')} of Velero's plugin protocol and this plugin version ${APP_VERSION}: install a plugin that fits this Velero`;
@@ -46,7 +47,8 @@ export interface Tls {
 }
 
 /**
- * go-plugin's AutoMTLS: each side makes a certificate for this one process, and trusts the other's.
+ * go-plugin's AutoMTLS: each side creates a certificate for this process and trusts the other
+ * side's.
  */
 export function tlsFor({ clientCertificate }: HostEnvironment): Tls | undefined {
   if (clientCertificate === undefined || clientCertificate === '') return undefined;
@@ -54,14 +56,14 @@ export function tlsFor({ clientCertificate }: HostEnvironment): Tls | undefined 
   return { ...makeCertificate(nowMs, 'longshore-plugin'), client: clientCertificate };
 }
 
-/** The line that the host waits for on stdout; the first and last one there. */
+/** The only line on stdout, for which the host waits. */
 export function handshakeLine(socket: string, tls: Tls | undefined, multiplex = ''): string {
   const certificate = tls ? derOf(tls.certificate) : '';
   const fields = [CORE_VERSION, APP_VERSION, 'unix', socket, 'grpc', certificate];
-  // Calls through one connection are not offered: Velero's plugins call nobody back.
+  // Multiplexed calls are not offered: Velero's plugins never call the host back.
   return `${[...fields, ...(multiplex === '' ? [] : [false])].join('|')}\n`;
 }
 
-/** Base64 without its padding, as go-plugin has it. */
+/** Base64 without padding, as in go-plugin. */
 const derOf = (pem: string): string =>
   pem.replaceAll(/-----[^-]+-----|\s/g, '').replaceAll('=', '');

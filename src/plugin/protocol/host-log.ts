@@ -1,14 +1,14 @@
 import type { Logger } from '../../base/index.ts';
 
 /**
- * The log of a plugin: one JSON object a line on stderr, with the keys that Velero's server takes
- * apart (go-hclog's, as Velero's own plugins write them). During a backup it goes into the backup's
+ * The log of a plugin: one JSON object per line on stderr, with the keys that Velero's server
+ * parses (go-hclog's, as in Velero's own plugins). During a backup the lines go into the backup's
  * log, and a line of level `error` counts as an error of the backup.
  */
 const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
 type Level = (typeof LEVELS)[number];
 
-/** go-plugin reads 64 KiB of a line and takes the rest for another one. */
+/** go-plugin splits a line after 64 KiB. */
 const LINE_CHARACTERS_MAX = 48 << 10;
 const VALUE_CHARACTERS_MAX = 8 << 10;
 
@@ -22,7 +22,7 @@ export function createHostLogger(level: string, write: (line: string) => void): 
   return { debug: log('debug'), info: log('info'), warn: log('warn'), error: log('error') };
 }
 
-/** By logrus' words; what is none of them is taken for info, its default. */
+/** Levels have logrus' names. An unknown name means info, its default. */
 function leastOf(level: string): number {
   const name = level.toLowerCase();
   if (name === 'trace') return 0;

@@ -1,9 +1,9 @@
 import type { Field, Message, Scalar } from './wire.ts';
 
 /**
- * What goes over the wire: go-plugin's own services and Velero's, by the numbers of their fields.
- * Sources: go-plugin v1.7.0, internal/plugin/*.proto; Velero v1.18.3, pkg/plugin/proto;
- * google.rpc.Status and google.protobuf by their published definitions.
+ * The messages of go-plugin's services and of Velero's, by field number. Sources: go-plugin v1.7.0
+ * (internal/plugin/*.proto) and Velero v1.18.3 (pkg/plugin/proto). google.rpc.Status and
+ * google.protobuf follow their published definitions.
  */
 const field = (name: string, type: Scalar | Message): Field => ({ name, type });
 const list = (name: string, type: Scalar | Message): Field => ({ name, type, isList: true });
@@ -71,7 +71,6 @@ const PROGRESS: Message = {
 
 const PLUGIN = field('plugin', 'string');
 
-/** A call of a service: what is asked and what is answered. */
 export interface Method {
   readonly request: Message;
   readonly response: Message;
@@ -159,12 +158,12 @@ export const ITEM_BLOCK_ACTION = {
   },
 } satisfies Record<string, Method>;
 
-/** Of a map: a list of its entries on the wire. */
+/** An entry of a map, which is a list on the wire. */
 const ENTRY: Message = { 1: field('key', 'string'), 2: field('value', 'string') };
 const BUCKET = field('bucket', 'string');
 const KEY = field('key', 'string');
 
-/** `PutObject` is a stream of requests, `GetObject` one of responses. `ttl` is in nanoseconds. */
+/** `PutObject` streams requests, `GetObject` streams responses. `ttl` is in nanoseconds. */
 export const OBJECT_STORE = {
   Init: { request: { 1: PLUGIN, 2: list('config', ENTRY) }, response: EMPTY },
   PutObject: {
@@ -200,7 +199,7 @@ const VOLUME_ID = field('volumeId', 'string');
 const SNAPSHOT_ID = field('snapshotId', 'string');
 const ZONE = field('zone', 'string');
 
-/** `iops`: 0 where nobody knows. `persistentVolume` is JSON. */
+/** `iops`: 0 if unknown. `persistentVolume` is JSON. */
 export const VOLUME_SNAPSHOTTER = {
   Init: OBJECT_STORE.Init,
   CreateVolumeFromSnapshot: {
@@ -233,9 +232,8 @@ export const VOLUME_SNAPSHOTTER = {
 } satisfies Record<string, Method>;
 
 /**
- * The service of each kind (pkg/plugin/framework/common/plugin_kinds.go). Velero runs the actions
- * of one program in this order. The messages of version 1 are those of version 2 without the last
- * fields.
+ * The service of each kind (pkg/plugin/framework/common/plugin_kinds.go), in Velero's order of
+ * execution for one program. Messages of version 1 are those of version 2 without the last fields.
  */
 export const SERVICES = {
   BackupItemAction: 'generated.BackupItemAction',

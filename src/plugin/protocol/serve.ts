@@ -11,28 +11,29 @@ import { decode, encode } from './wire.ts';
 
 export interface ServeOptions {
   readonly plugins: readonly Plugin[];
-  /** The path under which Velero starts this program again. */
+  /** The path with which Velero starts this program again. */
   readonly command: string;
   readonly environment: HostEnvironment;
   readonly logger: Logger;
-  /** For the handshake, and nothing else. */
+  /** Used only for the handshake. */
   readonly stdout: { write(text: string): unknown };
-  /** The process that started this one; another one means that it is gone. */
+  /** Returns the parent process. A changed parent means that the host is gone. */
   readonly parent: () => number;
-  /** In tests less. */
+  /** Tests lower it. */
   readonly watchMs?: number;
 }
 
-/** Linux: sizeof sockaddr_un.sun_path, less the zero at the end. */
+/** Linux: sizeof sockaddr_un.sun_path, minus the terminating zero. */
 const SOCKET_PATH_BYTES_MAX = 107;
-/** The host waits 2 s after it asked for the end, and kills then (go-plugin: client.go, Kill). */
+/** The host requests the end, waits 2 s and then kills (go-plugin: client.go, Kill). */
 const END_GRACE_MS = 1500;
-/** So often the host is looked for. Our choice: an orphan of 55 MiB may live so long. */
+/**
+ * Interval for checking that the host lives. Our choice: an orphan of 55 MiB may live this long.
+ */
 const WATCH_MS = 5000;
 /** go-plugin's hosts connect at once, and give up on a plugin after a minute. */
 const FIRST_HOST_MS = 120_000;
 
-/** A plugin process that listens. */
 export class PluginServer {
   readonly #options: ServeOptions;
   readonly #server: GrpcServer;
@@ -42,7 +43,7 @@ export class PluginServer {
   #hadHost = false;
   readonly #startedMs = performance.now();
   #end: () => void = () => undefined;
-  /** Resolves when the host has asked for the end, or is gone. */
+  /** Resolves when the host has requested the end, or is gone. */
   readonly ended: Promise<void>;
 
   private constructor(options: ServeOptions, socket: string, tls: ReturnType<typeof tlsFor>) {
@@ -65,8 +66,8 @@ export class PluginServer {
   }
 
   /**
-   * Listens and tells the host where. Throws `NO_PLUGIN_HOST`, `PLUGIN_PROTOCOL`, and
-   * `PLUGIN_SOCKET` where no socket can be made.
+   * Listens and tells the host the address. Throws `NO_PLUGIN_HOST`, `PLUGIN_PROTOCOL`, and
+   * `PLUGIN_SOCKET` if the socket cannot be created.
    */
   static async start(options: ServeOptions): Promise<PluginServer> {
     const { environment, logger, stdout } = options;
@@ -86,8 +87,8 @@ export class PluginServer {
   }
 
   /**
-   * What nobody caught: every open call fails with it, and the process ends; the host starts
-   * another one for its next call.
+   * Handles an uncaught error: every open call fails with it, and the process ends. The host starts
+   * another process for its next call.
    */
   panic(thrown: unknown): void {
     this.#server.failCalls(thrown);
@@ -97,7 +98,7 @@ export class PluginServer {
   stop(): void {
     if (this.#isEnding) return;
     this.#isEnding = true;
-    // Its answer to the call that asked for the end goes out first.
+    // First send the answer to the call that requested the end.
     setImmediate(() => {
       void this.#server.close(END_GRACE_MS).then(() => {
         rmSync(this.#socket, { force: true });
@@ -127,7 +128,7 @@ export class PluginServer {
 const SERVING = 1;
 const SERVICE_UNKNOWN = 3;
 
-/** The name that go-plugin's hosts ask for, and nothing for the whole. */
+/** Hosts ask for `plugin`; an empty name means the whole server. */
 function health(request: Buffer): Buffer {
   const { service } = decode(HEALTH_REQUEST, request);
   const isKnown = service === 'plugin' || service === '';
@@ -135,8 +136,8 @@ function health(request: Buffer): Buffer {
 }
 
 /**
- * Hosts open these right after they have connected. Nobody here calls the host back through the
- * broker, and nothing is printed but the log, which goes to stderr itself.
+ * Hosts open these streams right after they connect. They stay empty: our actions do not call the
+ * host through the broker, and the log goes directly to stderr.
  */
 const STREAMS = new Map<string, Stream>([
   ['/plugin.GRPCBroker/StartStream', () => undefined],

@@ -18,7 +18,7 @@ import { type Decoded, decode, encode } from './wire.ts';
 
 type Answer = (request: Decoded, call: Call) => Promise<Decoded> | Decoded;
 
-/** In this order Velero runs the actions of one program. */
+/** The order in which Velero runs the actions of one program. */
 const KINDS: readonly PluginKind[] = [
   'BackupItemActionV2',
   'RestoreItemActionV2',
@@ -26,7 +26,10 @@ const KINDS: readonly PluginKind[] = [
   'ItemBlockAction',
 ];
 
-/** Handlers of all that Velero asks its plugins, by path. `command` is what it starts later on. */
+/**
+ * Handlers of all of Velero's plugin calls, by path. `command`: the program that Velero starts
+ * later.
+ */
 export function handlersOf(plugins: readonly Plugin[], command: string): Map<string, Handler> {
   const handlers = new Map<string, Handler>();
   const add = (service: string, name: string, method: Method, answer: Answer): void => {
@@ -55,7 +58,7 @@ export function handlersOf(plugins: readonly Plugin[], command: string): Map<str
   return handlers;
 }
 
-/** The actions of one kind; each is made when it is first called, and once. */
+/** The actions of one kind; each is opened once, on its first call. */
 class Actions<K extends PluginKind> {
   readonly kind: K;
   readonly #plugins: ReadonlyMap<string, Plugin>;
@@ -81,7 +84,7 @@ class Actions<K extends PluginKind> {
     if (!opened) {
       opened = plugin.open();
       this.#opened.set(plugin.name, opened);
-      // A cluster that could not be reached now may be reached by the next call.
+      // The cluster may be reachable in the next call.
       opened.catch(() => this.#opened.delete(plugin.name));
     }
     return opened as ReturnType<PluginOf<K>['open']>;
@@ -92,7 +95,6 @@ type PluginOf<K extends PluginKind> = Extract<Plugin, { kind: K }>;
 
 type Calls = Record<string, [Method, Answer]>;
 
-/** Each kind is asked the same way where it applies. */
 const appliesTo = (actions: Pick<Actions<PluginKind>, 'plugin'>): Calls => ({
   AppliesTo: [
     BACKUP_ITEM_ACTION.AppliesTo,
@@ -100,7 +102,7 @@ const appliesTo = (actions: Pick<Actions<PluginKind>, 'plugin'>): Calls => ({
   ],
 });
 
-/** What an action with operations has; `Run` is the backup or restore that they are of. */
+/** The calls of an action with operations. `Run` is their backup or restore. */
 interface Operable<Run> {
   progress?(id: string, run: Run, call: Call): Promise<OperationProgress>;
   cancel?(id: string, run: Run, call: Call): Promise<void>;
@@ -128,7 +130,7 @@ function operationCalls<Run>(
       Cancel,
       async (request, call) => {
         const action = await actions.open(request);
-        // Nothing to end where nothing was begun, as in Velero.
+        // As in Velero: without operations, there is nothing to cancel.
         await action.cancel?.(operationIn(request), runIn(request), call);
         return {};
       },
@@ -182,7 +184,7 @@ function restoreCalls(actions: Actions<'RestoreItemActionV2'>): Calls {
       async (request, call) => {
         const action = await actions.open(request);
         const items = request.additionalItems as readonly ResourceIdentifier[];
-        // Most actions do not wait for what they named.
+        // Most actions do not wait for their additional items.
         const ready = await action.areAdditionalItemsReady?.(items, restoreIn(request), call);
         return { ready: ready ?? true };
       },
@@ -231,7 +233,7 @@ const operationIn = (request: Decoded): string => {
 
 const backupIn = (request: Decoded): Backup => withSpec(objectIn(request, 'backup'));
 const restoreIn = (request: Decoded): Restore => withSpec(objectIn(request, 'restore'));
-/** Go's zero value of an object has an empty one. */
+/** Go's zero value of an object has an empty spec. */
 const withSpec = (object: KubeObject): KubeObject & { spec: object } => ({ spec: {}, ...object });
 
 const objectIn = (request: Decoded, name: string): KubeObject =>

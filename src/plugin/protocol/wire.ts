@@ -7,9 +7,8 @@ import {
 } from '../../base/index.ts';
 
 /**
- * Messages in protobuf (proto3), by a table of their fields: what Velero's plugins and go-plugin
- * say to each other is a dozen small messages, and a library for it costs more memory than the rest
- * of a plugin.
+ * Protobuf messages (proto3) by a table of their fields. Velero's plugins and go-plugin use only a
+ * dozen small messages, and a library would take more memory than the rest of a plugin.
  */
 export type Scalar = 'string' | 'bytes' | 'bool' | 'int32' | 'int64' | 'uint32';
 
@@ -33,10 +32,7 @@ const malformed = (why: string): CodedError =>
 export const encode = (message: Message, object: Readonly<Decoded>): Buffer =>
   Buffer.concat(encodeParts(message, object));
 
-/**
- * The same in parts. Byte fields are the caller's own memory: the bytes of an object are not
- * copied.
- */
+/** Like `encode`, in parts. Byte fields are not copied: they stay the caller's memory. */
 export function encodeParts(message: Message, object: Readonly<Decoded>): Buffer[] {
   const parts: Buffer[] = [];
   for (const [number, field] of Object.entries(message)) {
@@ -44,7 +40,7 @@ export function encodeParts(message: Message, object: Readonly<Decoded>): Buffer
     if (value === undefined || value === null) continue;
     const values = field.isList === true ? (value as unknown[]) : [value];
     for (const each of values) {
-      // Of a list each counts; alone, proto3 leaves out what is zero.
+      // List elements are always sent. proto3 omits other fields that are zero.
       if (field.isList !== true && isZero(each)) continue;
       parts.push(...encodeField(Number(number), field, each));
     }
@@ -94,9 +90,9 @@ function varint(value: number): Buffer {
 }
 
 /**
- * Fields that the table does not have are left out: a newer host may send more. What is absent is
- * zero, `''` or an empty list; an absent message is undefined. Byte fields are views of `bytes`.
- * Throws `BAD_MESSAGE`.
+ * Ignores unknown fields, because a newer host may send more. An absent field is zero, `''` or an
+ * empty list; an absent message is undefined. Byte fields are views of `bytes`. Throws
+ * `BAD_MESSAGE`.
  */
 export function decode(message: Message, bytes: Buffer): Decoded {
   const object: Decoded = {};
