@@ -1,4 +1,4 @@
-/** The first entries of what may be millions, and how many there were. */
+/** The first entries of a list that may have millions, and the total count. */
 export class BoundedList<T> {
   readonly held: T[] = [];
   readonly #heldMax: number;
@@ -8,7 +8,7 @@ export class BoundedList<T> {
     this.#heldMax = heldMax;
   }
 
-  /** All that were added. */
+  /** The number of added entries. */
   get count(): number {
     return this.#count;
   }

@@ -1,16 +1,16 @@
-/** A Buffer over the same memory, for its methods; nothing is copied. */
+/** A Buffer over the same memory, without a copy. */
 export function asBuffer(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** Bytes of pieces that follow one another. */
+/** Total length in bytes. */
 export const totalLength = (data: readonly Uint8Array[]): number =>
   data.reduce((sum, piece) => sum + piece.length, 0);
 
 /**
- * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and
- * the next allocation then finds it still in the cache. Bytes that share their memory are left
- * alone, unless the caller knows that what lies beside them is `slack` and no longer in use either.
+ * Frees the memory of unused bytes at once. Garbage collection may be late, and freed memory is
+ * likely still in the CPU cache. Does nothing if the bytes share their memory. With `slack`, the
+ * caller states that the shared rest is unused too.
  */
 export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
   const { buffer } = bytes;
@@ -20,8 +20,8 @@ export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
 }
 
 /**
- * The end of a text in UTF-8, from the beginning of a line where one begins in it; all of it where
- * that is no more. Same memory.
+ * The last `bytesMax` bytes of a UTF-8 text, starting at a line if possible. Returns the whole text
+ * if it is shorter. Same memory.
  */
 export function lastLinesOf(text: Uint8Array, bytesMax: number): Uint8Array {
   if (text.length <= bytesMax) return text;
@@ -35,7 +35,7 @@ export function lastLinesOf(text: Uint8Array, bytesMax: number): Uint8Array {
 
 const NEWLINE = 0x0a;
 
-/** Unsigned LEB128, as Go's binary.PutUvarint writes it. */
+/** Unsigned LEB128, like Go's binary.PutUvarint. */
 export function encodeUvarint(value: number): Uint8Array {
   const out: number[] = [];
   let rest = value;
@@ -47,7 +47,7 @@ export function encodeUvarint(value: number): Uint8Array {
   return Uint8Array.from(out);
 }
 
-/** Reads a uvarint; undefined when it is cut short or too large for an exact number. */
+/** Decodes a uvarint. Undefined if it is cut short or not a safe integer. */
 export function decodeUvarint(
   bytes: Uint8Array,
   offset: number,
@@ -63,7 +63,7 @@ export function decodeUvarint(
   return undefined;
 }
 
-/** Human size in binary units: `1.5 GiB`. */
+/** A size for users, in binary units: `1.5 GiB`. */
 export function formatBytes(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
   let value = bytes;

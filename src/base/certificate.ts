@@ -2,7 +2,7 @@ import { generateKeyPairSync, sign } from 'node:crypto';
 import { randomBytes } from './random.ts';
 
 export interface Certificate {
-  /** PEM; it is its own authority. */
+  /** PEM of a self-signed certificate. */
   readonly certificate: string;
   readonly key: string;
 }
@@ -12,21 +12,20 @@ const COMMON_NAME = '550403';
 const SUBJECT_ALTERNATIVE_NAME = '551d11';
 const BASIC_CONSTRAINTS = '551d13';
 const DAY_MS = 86_400_000;
-/** A cluster that is tried out does not live as long. */
+/** Test clusters do not live longer. */
 const VALID_MS = 365 * DAY_MS;
 
 /**
- * A new key, and a certificate for it that names this machine's loopback addresses. It exists since
- * kubectl and its libraries send no token over plain HTTP (client-go: clientcmd,
- * `IsConfigTransportTLS`). Node makes keys and signatures; the certificate around them is X.509 v3
- * (RFC 5280), written here.
+ * Creates a key and a certificate for the loopback addresses. Needed because kubectl and its
+ * libraries send no token over plain HTTP (client-go: clientcmd, `IsConfigTransportTLS`). Node
+ * creates keys and signatures. This file encodes the X.509 v3 certificate (RFC 5280).
  */
 export function makeCertificate(nowMs: number, commonName = 'longshore-dev'): Certificate {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
   const algorithm = sequence(objectId(ECDSA_WITH_SHA256));
   const name = sequence(set(sequence(objectId(COMMON_NAME), der(0x0c, Buffer.from(commonName)))));
   const serial = Buffer.from(randomBytes(16));
-  // Positive, and without a leading zero byte, as DER wants it.
+  // DER requires a positive number without a leading zero byte.
   serial[0] = ((serial[0] ?? 0) & 0x3f) | 0x40;
   const names = sequence(
     der(0x82, Buffer.from('localhost')),
@@ -39,7 +38,7 @@ export function makeCertificate(nowMs: number, commonName = 'longshore-dev'): Ce
     der(0x02, serial),
     algorithm,
     name,
-    // Clocks that differ a little must not make it invalid.
+    // Start a day early, so that clock differences do not matter.
     sequence(time(nowMs - DAY_MS), time(nowMs + VALID_MS)),
     name,
     publicKey.export({ type: 'spki', format: 'der' }),
@@ -63,7 +62,7 @@ export function makeCertificate(nowMs: number, commonName = 'longshore-dev'): Ce
   };
 }
 
-/** One value of ASN.1 in DER: tag, length, bytes. */
+/** A DER value of ASN.1: tag, length, bytes. */
 function der(tag: number, bytes: Buffer): Buffer {
   const { length } = bytes;
   const head =
@@ -76,8 +75,8 @@ const set = (...parts: Buffer[]): Buffer => der(0x31, Buffer.concat(parts));
 const objectId = (hex: string): Buffer => der(0x06, Buffer.from(hex, 'hex'));
 
 /**
- * GeneralizedTime holds every year; only authorities must use UTCTime before 2050, and no client
- * here checks that.
+ * GeneralizedTime holds every year. Only CAs must use UTCTime before 2050, and clients here do not
+ * check that.
  */
 function time(ms: number): Buffer {
   const digits = new Date(ms).toISOString().replaceAll(/[-T:]/g, '').slice(0, 14);

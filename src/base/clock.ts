@@ -1,4 +1,4 @@
-/** Time in nanoseconds since 1970-01-01 UTC, as Kopia stores it. */
+/** Nanoseconds since 1970-01-01 UTC, as in Kopia. */
 export type Nanoseconds = bigint;
 
 export const SECOND_NS = 1_000_000_000n;
@@ -8,41 +8,40 @@ export const HOUR_NS = 60n * MINUTE_NS;
 /** The only source of time. Tests and simulations pass their own. */
 export interface Clock {
   /**
-   * The wall clock: for what is stored and compared with other machines. It may be set, also
-   * backwards.
+   * The wall clock, for times that are stored or compared with other machines. Administrators may
+   * set it back.
    */
   nowNs(): Nanoseconds;
   /**
-   * Never goes backwards and stands still while the machine is suspended: for durations, through a
-   * {@link Stopwatch}. A clock without it is one whose wall time is all there is, as in a
-   * simulation.
+   * Never goes back, and stops while the machine is suspended. Use it for durations, through a
+   * {@link Stopwatch}. Clocks without it have only wall time, as in a simulation.
    */
   monotonicNs?(): Nanoseconds;
 }
 
-/** What the system says; milliseconds as Node tells them. Tests set these. */
+/** The system's clocks in milliseconds, as in Node. Tests replace them. */
 export interface SystemTime {
-  /** Wall clock, milliseconds since 1970. */
+  /** Wall clock in milliseconds since 1970. */
   readonly wallMs: () => number;
-  /** Monotonic clock, milliseconds from any start, with a fraction. */
+  /** Monotonic clock in milliseconds from an arbitrary start, with a fraction. */
   readonly monotonicMs: () => number;
 }
 
 const MILLISECOND_NS = 1_000_000n;
 /**
- * A smaller step backwards is what rounding makes, and time stands still instead. Our choice: NTP
- * slews up to 128 ms.
+ * Smaller backward steps come from rounding. Time then moves by 1 ns. Our choice: NTP slews up to
+ * 128 ms.
  */
 const HELD_BACK_NS = 100n * MILLISECOND_NS;
 
 /**
- * The wall clock as it is set at each moment, where Node knows milliseconds. The monotonic clock
- * adds the detail below, as long as both agree: so two calls seldom get the same time. An NTP step
- * or a suspended machine parts the two, and then the wall clock counts.
+ * The current wall clock, which Node knows in milliseconds. The monotonic clock adds the digits
+ * below while both agree, so two calls rarely get the same time. After an NTP step or a suspension,
+ * the wall clock wins.
  */
 export class SystemClock implements Clock {
   readonly #system: SystemTime;
-  /** What the wall clock said when the monotonic clock said nothing else than zero. */
+  /** Difference between the wall clock and the monotonic clock. */
   #offsetNs = 0n;
   #last = 0n;
 
@@ -58,7 +57,7 @@ export class SystemClock implements Clock {
     let now = monotonic + this.#offsetNs;
     const detail = now - wall;
     if (detail < 0n || detail >= MILLISECOND_NS) {
-      // The next millisecond has begun, or one of the clocks has jumped.
+      // The next millisecond has begun, or a clock has jumped.
       now = detail < 0n ? wall : wall + MILLISECOND_NS - 1n;
       this.#offsetNs = now - monotonic;
     }
@@ -74,7 +73,7 @@ export class SystemClock implements Clock {
 
 export const systemClock: Clock = new SystemClock();
 
-/** A clock that moves only when told to. */
+/** A clock that only moves by `advance`. */
 export class ManualClock implements Clock {
   #nowNs: Nanoseconds;
 
@@ -91,7 +90,7 @@ export class ManualClock implements Clock {
   }
 }
 
-/** A clock that runs with another one, shifted: for tests that jump a day ahead. */
+/** A shifted clock, for tests that jump a day ahead. */
 export class OffsetClock implements Clock {
   readonly #base: Clock;
   offsetNs: Nanoseconds;
@@ -107,7 +106,7 @@ export class OffsetClock implements Clock {
 }
 
 export const unixSeconds = (ns: Nanoseconds): number => Number(ns / SECOND_NS);
-/** RFC 3339 in whole seconds, as Kubernetes writes it. */
+/** RFC 3339 in whole seconds, as in Kubernetes. */
 export const rfc3339Seconds = (ns: Nanoseconds): string =>
   `${toDate(ns).toISOString().slice(0, 19)}Z`;
 export const toDate = (ns: Nanoseconds): Date => new Date(Number(ns / 1_000_000n));

@@ -1,14 +1,14 @@
 /**
- * Our choice: with four bytes for each it is what malloc takes from the system, and gives back to
- * it, by itself.
+ * Our choice: a piece of four-byte numbers has 128 KiB. The malloc library takes and returns such
+ * blocks individually.
  */
 const PIECE_LENGTH = 1 << 15;
 
 type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;
 
 /**
- * Numbers, 0 where none was set. It grows piece by piece: nothing is copied, so that it is never in
- * memory twice.
+ * A growing array of numbers. Unset numbers are 0. The array grows in pieces without copies, so it
+ * is never in memory twice.
  */
 export class Column {
   readonly #type: new (length: number) => Numbers;

@@ -1,13 +1,13 @@
 import { readFileSync } from 'node:fs';
 
-/** What POSIX systems allow when nobody said anything; where the limit cannot be read. */
+/** Default limit of POSIX systems, used if the limit is unreadable. */
 const USUAL_MAX = 1024;
 
 let known: number | undefined;
 
 /**
- * Files and sockets that this process may have open at once. Node raises the soft limit to the hard
- * one when it starts, so the soft limit is what counts.
+ * Maximum open files and sockets of this process: the soft limit. (Node raises it to the hard limit
+ * at the start.)
  */
 export function descriptorsMax(): number {
   known ??= readLimit();
@@ -15,7 +15,7 @@ export function descriptorsMax(): number {
 }
 
 /**
- * A part of them, but no more than is of use: the parts of all users together leave room for
+ * A share of the descriptors, but at most `most`. The shares of all users together leave room for
  * threads and sockets.
  */
 export const shareOfDescriptors = (share: number, most: number): number =>
@@ -29,7 +29,7 @@ function readLimit(): number {
   }
 }
 
-/** From `/proc/PID/limits`: name, soft limit, hard limit, unit. */
+/** Parses `/proc/PID/limits`. Its columns are name, soft limit, hard limit and unit. */
 export function parseLimit(limits: string): number {
   const soft = /^Max open files +(\d+|unlimited) /m.exec(limits)?.[1];
   if (soft === undefined) return USUAL_MAX;

@@ -1,17 +1,17 @@
 import { nameOfCode, withErrorNames } from './system-errors.ts';
 
-/** Whether trying again later can help. Set by whoever knows: the provider adapter, the parser. */
+/** Whether a later retry can help. Set by the code that knows: a provider adapter or parser. */
 export type Retry = 'never' | 'backoff';
 
 export interface CodedErrorOptions extends ErrorOptions {
   retry?: Retry;
-  /** Facts about the failure as fields, for logs and tests. Never secrets. */
+  /** Details of the failure for logs and tests. Never secrets. */
   facts?: Record<string, string | number | boolean>;
 }
 
 /**
- * The parent of every error that is not a bug: a stable `code`, one sentence for a person, a cause.
- * Match on `code` (see {@link isCode}); `instanceof` fails across threads.
+ * Parent of all errors that are not bugs: a stable `code`, a sentence for users, a cause. Match on
+ * `code` (see {@link isCode}), because `instanceof` fails across threads.
  */
 export class CodedError extends Error {
   readonly code: string;
@@ -32,9 +32,7 @@ export function isCode(error: unknown, ...codes: string[]): error is CodedError 
   return code !== undefined && codes.includes(code);
 }
 
-/**
- * The code of whatever was thrown: ours or the system's, by name where Node knows only its number.
- */
+/** The error's code. For system errors that Node has only by number, its name. */
 export function codeOf(error: unknown): string | undefined {
   const hasCode = typeof error === 'object' && error !== null && 'code' in error;
   return hasCode && typeof error.code === 'string'
@@ -47,7 +45,7 @@ const errnoOf = (error: object): number | undefined =>
 
 export type CanceledBy = 'user' | 'shutdown' | 'timeout';
 
-/** The reason of every abort: a cancel is not a failure, and `by` decides the final phase. */
+/** The reason of every abort. A cancel is not a failure, and `by` decides the final phase. */
 export class CanceledError extends CodedError {
   readonly by: CanceledBy;
 
@@ -57,18 +55,18 @@ export class CanceledError extends CodedError {
   }
 }
 
-/** Whether it is a cancel, by whatever means: an abort is not a failure. */
+/** Whether the error is a cancel or an abort. */
 export const isCanceled = (error: unknown): boolean =>
   isCode(error, 'CANCELED') || (error instanceof Error && error.name === 'AbortError');
 
-/** A Node system error (`ENOENT` and the like), or undefined. */
+/** The code of a Node system error, such as `ENOENT`, or undefined. */
 export function systemCode(error: unknown): string | undefined {
   return error instanceof Error && 'syscall' in error ? codeOf(error) : undefined;
 }
 
 /**
- * The message of anything that was thrown, in one line, and with a name where Node knows only the
- * number of a system error.
+ * The message of any thrown value, in one line. System errors that Node has only by number get
+ * their name.
  */
 export function messageOf(error: unknown): string {
   const text =
@@ -76,12 +74,12 @@ export function messageOf(error: unknown): string {
   return text.replaceAll(/\s*\n\s*/g, ' ');
 }
 
-/** What was thrown, as an error to throw again: code is kept, other values are wrapped. */
+/** Any thrown value as an error. Errors stay, other values are wrapped. */
 export function asError(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown), { cause: thrown });
 }
 
-/** A broken invariant is a bug, and nobody catches it on the way. */
+/** A broken invariant is a bug. Do not catch it. */
 export class AssertionError extends Error {
   constructor(message: string) {
     super(message);

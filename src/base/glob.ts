@@ -1,9 +1,9 @@
 import { CodedError } from './errors.ts';
 
-/** Whether a name is one that the pattern means. */
+/** Whether a name matches the pattern. */
 export type Glob = (name: string) => boolean;
 
-/** What one character may be, any number of any characters, or of any but separators. */
+/** A test for one character, `star` for any text, or `part` for any text without separators. */
 type Token = 'star' | 'part' | ((char: string) => boolean);
 
 /** A pattern without braces. */
@@ -12,15 +12,16 @@ interface Way {
   readonly tokens: readonly Token[];
 }
 
-/** Patterns in braces are written out one by one. Our choice: who needs more lists them. */
+/** Maximum patterns after expanding braces. Our choice: users who need more can list them. */
 const ALTERNATIVES_MAX = 256;
 
 /**
- * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3): `*` and `**`
- * any text, `?` any character, `[abc]`, `[a-z]` and with `!` all others, `{one,other}`, and a
- * backslash before a character that means itself. Time grows with the length of pattern times name,
- * whatever is in them. Where there is a `separator`, `*` and `?` stay between two of them; `**`
- * does not. Throws `BAD_PATTERN`.
+ * Compiles a pattern of the library that Velero uses (github.com/gobwas/glob v0.2.3):
+ * - `*` and `**` match any text, `?` any character.
+ * - `[abc]` and `[a-z]` match one character, `[!abc]` any other character.
+ * - `{one,other}` matches alternatives. A backslash escapes a character.
+ * With a `separator`, `*` and `?` do not match it, but `**` does. Time is at most pattern length
+ * times name length. Throws `BAD_PATTERN`.
  */
 export function compileGlob(
   pattern: string,
@@ -33,16 +34,14 @@ export function compileGlob(
   };
 }
 
-/** The patterns that a pattern with braces stands for. Throws `BAD_PATTERN`. */
+/** All patterns after expanding braces. Throws `BAD_PATTERN`. */
 export const globAlternatives = (pattern: string): string[] =>
   new Parser(pattern).read().map(({ text }) => text);
 
-/** Of a pattern that is used once. */
+/** Matches a pattern that is used once. */
 export const matchesGlob = (pattern: string, name: string): boolean => compileGlob(pattern)(name);
 
-/**
- * All places in the pattern that may come next are carried along, so that nothing is tried twice.
- */
+/** Tracks all possible positions in the pattern, so it never backtracks. */
 function matches(
   tokens: readonly Token[],
   chars: readonly string[],
@@ -87,7 +86,7 @@ class Parser {
     return this.#sequence(false);
   }
 
-  /** Up to the end, or in braces up to the comma or brace that ends this part. */
+  /** Reads to the end, or within braces to the next comma or closing brace. */
   #sequence(isInBraces: boolean): Way[] {
     let ways: Way[] = [{ text: '', tokens: [] }];
     while (this.#at < this.#chars.length) {
@@ -139,7 +138,7 @@ class Parser {
     const ways: Way[] = [];
     for (;;) {
       ways.push(...this.#sequence(true));
-      // The library takes the end for a brace that closes.
+      // Like the library, takes the end of the pattern for a closing brace.
       if (this.#chars[this.#at++] !== ',') return ways;
     }
   }
@@ -148,7 +147,7 @@ class Parser {
     const isNot = this.#chars[this.#at] === '!';
     if (isNot) this.#at++;
     const low = this.#chars[this.#at] ?? '';
-    // Only right at its beginning a dash makes a range; elsewhere it is one of the characters.
+    // A dash makes a range only as the second character. Elsewhere it stands for itself.
     if (this.#chars[this.#at + 1] === '-') {
       const high = this.#chars[this.#at + 2];
       const isClosed = this.#chars[this.#at + 3] === ']';

@@ -3,8 +3,8 @@ import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 
 /**
- * JSON as Go's encoding/json writes it. Content IDs cover these bytes, so each rule matters:
- * reference: encoding/json in Go 1.26 (`appendString` with HTML escaping on).
+ * JSON exactly like Go's encoding/json, because content IDs depend on these bytes. Reference:
+ * encoding/json in Go 1.26 (`appendString` with HTML escaping on).
  */
 const NEEDS_ESCAPE = /["\\<>&\u0000-\u001f\u2028\u2029\ud800-\udfff]/;
 const ESCAPES = /["\\<>&\u0000-\u001f\u2028\u2029]/g;
@@ -22,19 +22,17 @@ function escapeOne(char: string): string {
   return lookup(SHORT, char) ?? `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
 
-/** A quoted JSON string. Lone surrogates become `\ufffd`, as Go writes invalid input. */
+/** A quoted JSON string. Lone surrogates become `\ufffd`, like invalid input in Go. */
 export function goString(text: string): string {
   if (!NEEDS_ESCAPE.test(text)) return `"${text}"`;
   const escaped = text.replaceAll(ESCAPES, escapeOne);
   return `"${escaped.isWellFormed() ? escaped : escaped.replaceAll(/\p{Surrogate}/gu, '\\ufffd')}"`;
 }
 
-/**
- * JSON of any writer, with the characters escaped that Go escapes. They can only stand in strings.
- */
+/** Escapes the characters in any JSON that Go escapes. They occur only within strings. */
 export const goEscaped = (json: string): string => json.replaceAll(/[<>&\u2028\u2029]/g, escapeOne);
 
-/** A number that must reach the JSON text digit by digit (Go's int64 exceeds a double). */
+/** A number written digit by digit, because Go's int64 exceeds a double. */
 export class RawNumber {
   readonly text: string;
   constructor(text: string) {
@@ -43,8 +41,8 @@ export class RawNumber {
 }
 
 /**
- * Any plain value in Go's compact layout, keys in insertion order; `undefined` fields are left out.
- * bigint and {@link RawNumber} are written digit by digit. Maps are written with sorted keys.
+ * Any plain value in Go's compact form, with keys in insertion order. Omits `undefined` fields.
+ * Writes bigint and {@link RawNumber} digit by digit, and maps with sorted keys.
  */
 export function goJson(value: unknown): string {
   switch (typeof value) {
@@ -77,7 +75,7 @@ function goObject(value: object): string {
   return `{${fields.join(',')}}`;
 }
 
-/** Order of two strings by their UTF-8 bytes (UTF-16 order differs above U+FFFF). */
+/** Compares two strings by their UTF-8 bytes. (UTF-16 order differs above U+FFFF.) */
 export function compareUtf8(a: string, b: string): number {
   if (a === b) return 0;
   const length = Math.min(a.length, b.length);
@@ -93,7 +91,7 @@ export function compareUtf8(a: string, b: string): number {
   return a.length - b.length;
 }
 
-/** Go's replacement of each invalid byte (TextDecoder replaces runs of them). */
+/** Replaces each invalid byte, like Go. (TextDecoder replaces runs of invalid bytes.) */
 export function decodeGoUtf8(bytes: Uint8Array, replacement = '\ufffd'): string {
   if (isUtf8(bytes)) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString();
   let text = '';
@@ -113,9 +111,8 @@ function sequenceLength(bytes: Uint8Array, at: number): number {
 }
 
 /**
- * Any plain value as Go writes it from a map: compact, keys sorted by their bytes at every level.
- * Numbers of {@link parseJsonExact} are written digit by digit, and it may be nested as deeply as
- * it is.
+ * Any plain value in the form of a Go map: compact, with keys sorted by their bytes at every level.
+ * Writes numbers of {@link parseJsonExact} digit by digit. Works for any depth of nesting.
  */
 export const sortedGoJson = (value: unknown): string =>
   whateverDepth(
@@ -124,9 +121,9 @@ export const sortedGoJson = (value: unknown): string =>
   );
 
 /**
- * As JSON.stringify, for values that may be nested deeper than its stack is. Kubernetes takes
- * 10,000 levels (sigs.k8s.io/json, maxNestingDepth), so that any tenant may make such an object.
- * Only the order of keys may then be another one.
+ * JSON.stringify for any depth of nesting. Kubernetes accepts 10,000 levels (sigs.k8s.io/json,
+ * maxNestingDepth), so any tenant can create such an object. The order of keys may differ for deep
+ * values.
  */
 export const exactJson = (value: unknown): string =>
   whateverDepth(
@@ -134,7 +131,7 @@ export const exactJson = (value: unknown): string =>
     () => deepGoJson(value),
   );
 
-/** The second way is slower, and needs no stack. */
+/** Falls back to `without`, which is slower but needs no stack. */
 function whateverDepth<T>(byStack: () => T, without: () => T): T {
   try {
     return byStack();
@@ -166,7 +163,7 @@ function sortedKeys(fields: Record<string, unknown>): string[] {
   return keys;
 }
 
-/** As {@link nestedGoJson}, with a list of what is still to be written instead of the stack. */
+/** {@link nestedGoJson} with a list of pending values instead of the stack. */
 function deepGoJson(root: unknown): string {
   const parts: string[] = [];
   const ahead: ({ readonly value: unknown } | { readonly text: string })[] = [{ value: root }];
@@ -204,8 +201,8 @@ function deepGoJson(root: unknown): string {
 const SURROGATE = /[\ud800-\udfff]/;
 
 /**
- * ECMAScript's own way to keep the digits of a number (JSON.parse source text access), which
- * TypeScript does not know yet.
+ * JSON.parse source text access of ECMAScript, which keeps the digits of numbers. TypeScript does
+ * not know it yet.
  */
 const RawJson = JSON as typeof JSON & {
   rawJSON(text: string): object;
@@ -217,17 +214,14 @@ const digitsOf = (value: object): string | undefined => {
   return RawJson.isRawJSON(value) ? value.rawJSON : undefined;
 };
 
-/** Whether an object stands for a number: it is a value of its own then, and has no fields. */
+/** Whether an object stands for a number, so that it has no fields. */
 export const isExactNumber = (value: object): boolean => digitsOf(value) !== undefined;
 
-/** The digits of a number, however it was read. */
+/** The digits of a number in any of its forms. */
 export const numberText = (value: number | bigint | object): string =>
   typeof value === 'object' ? (digitsOf(value) ?? '') : String(value);
 
-/**
- * A copy of what {@link parseJsonExact} reads, which shares nothing with it. structuredClone has no
- * way to copy its numbers.
- */
+/** A deep copy of a result of {@link parseJsonExact}. structuredClone cannot copy its numbers. */
 export function jsonCopy<T>(value: T): T {
   if (typeof value !== 'object' || value === null || isExactNumber(value)) return value;
   if (Array.isArray(value)) return value.map((each: unknown) => jsonCopy(each)) as T;
@@ -236,9 +230,9 @@ export function jsonCopy<T>(value: T): T {
 }
 
 /**
- * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit,
- * and JSON.stringify, too, writes them so. They are opaque objects; {@link parseJsonLossless} is
- * for those who count with them.
+ * JSON.parse for values that are written again unchanged. Keeps integers beyond 2^53 digit by
+ * digit, also through JSON.stringify. They are opaque objects. To calculate with them, use
+ * {@link parseJsonLossless}.
  */
 export function parseJsonExact(text: string): unknown {
   if (!LONG_NUMBER.test(text)) return JSON.parse(text) as unknown;
@@ -251,12 +245,12 @@ export function parseJsonExact(text: string): unknown {
   return whateverDepth(revived, () => parseDeepExact(text));
 }
 
-/** A string, or a number: what may look like a number in a string is passed over with it. */
+/** A string or a number. Matching strings skips digits within them. */
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
 
 /**
- * Without a reviver, which needs a stack: long numbers become texts that nobody can have written,
- * and numbers again afterwards.
+ * Works without a reviver, which needs a stack. Turns long numbers into strings with a random mark,
+ * and then back into numbers.
  */
 function parseDeepExact(text: string): unknown {
   const mark = `${randomUUID()} `;
@@ -277,10 +271,13 @@ function parseDeepExact(text: string): unknown {
   return root.value;
 }
 
-/** Sixteen digits in a row: only then may a number be beyond 2^53. */
+/** Sixteen digits in a row. Without them, no number can be beyond 2^53. */
 const LONG_NUMBER = /[:,[\s]-?\d{16}/;
 
-/** JSON.parse that keeps integers beyond 2^53 as bigint; a reviver takes four times as long. */
+/**
+ * JSON.parse that keeps integers beyond 2^53 as bigint. Avoids the reviver if possible, because
+ * that takes four times as long.
+ */
 export function parseJsonLossless(text: string): unknown {
   if (!LONG_NUMBER.test(text)) return JSON.parse(text) as unknown;
   return JSON.parse(text, (_key, value: unknown, context?: { source?: string }) => {

@@ -1,17 +1,14 @@
 import { define, lookup } from './own-keys.ts';
 /** How a field of a Go struct is written as JSON. */
 export interface GoField {
-  /**
-   * What is written where there is no value; undefined for a field that is then left out
-   * (`omitempty`).
-   */
+  /** Written if there is no value. If undefined, the field is omitted (`omitempty`). */
   readonly zero: unknown;
-  /** Orders what is in the field. */
+  /** Orders the fields of the value. */
   readonly inside: (value: unknown) => unknown;
   readonly isMap?: boolean;
 }
 
-/** A map, whose keys Go sorts. Without a zero it is left out when it is empty. */
+/** A map, whose keys Go sorts. Omitted if empty, unless `zero` is given. */
 export const mapField = (zero?: null): GoField => ({
   zero,
   inside: (value) => new Map(Object.entries(value as object)),
@@ -21,26 +18,26 @@ export const mapField = (zero?: null): GoField => ({
 type Fields = Readonly<Record<string, GoField>>;
 const same = (value: unknown): unknown => value;
 
-/** Left out when it is empty: `json:"name,omitempty"`. */
+/** Omitted if empty: `json:"name,omitempty"`. */
 export const omitEmpty: GoField = { zero: undefined, inside: same };
 /** Always written: `json:"name"`. */
 export const always = (zero: unknown): GoField => ({ zero, inside: same });
-/** A pointer to a struct, left out when there is none. */
+/** A pointer to a struct. Omitted if nil. */
 export const optional = (struct: GoStruct): GoField => ({ zero: undefined, inside: struct });
 /** A struct that is always written. */
 export const nested = (struct: GoStruct): GoField => ({ zero: struct({}), inside: struct });
-/** A slice of structs, `null` when there is none. */
+/** A slice of structs. `null` if nil. */
 export const listOf = (struct: GoStruct): GoField => ({
   zero: null,
   inside: (value) => (Array.isArray(value) ? value.map(struct) : value),
 });
 
-/** Gives an object the order of its fields in Go's JSON. What is unknown stays, at the end. */
+/** Orders the fields of an object like Go. Unknown fields stay, at the end. */
 export type GoStruct = (value: unknown) => unknown;
 
 /**
- * The order and the omissions of a Go struct (encoding/json), for {@link goJson}: what a newer
- * program wrote besides is kept. Values that are no objects are left as they are.
+ * The field order and omissions of a Go struct (encoding/json), for {@link goJson}. Keeps fields of
+ * newer programs. Returns other values than objects unchanged.
  */
 export function goStruct(fields: Fields): GoStruct {
   const known = Object.entries(fields);
@@ -62,7 +59,10 @@ export function goStruct(fields: Fields): GoStruct {
 
 const hasNoKeys = (value: unknown): boolean => Object.keys(value as object).length === 0;
 
-/** What `omitempty` leaves out, but for maps: a pointer to a struct without fields is written. */
+/**
+ * Values that `omitempty` omits, except empty maps. A pointer to a struct without fields is
+ * written.
+ */
 const isEmpty = (value: unknown): boolean =>
   value === undefined ||
   value === null ||

@@ -2,7 +2,7 @@ import { CodedError } from './errors.ts';
 import { type Nanoseconds, SECOND_NS } from './clock.ts';
 
 /**
- * Go's zero time, `0001-01-01T00:00:00Z`, in nanoseconds before 1970. Kopia writes it for "never".
+ * Go's zero time, `0001-01-01T00:00:00Z`, in nanoseconds since 1970. Kopia writes it for "never".
  */
 export const GO_ZERO_TIME_NS: Nanoseconds = -62_135_596_800n * SECOND_NS;
 
@@ -14,11 +14,11 @@ function floorDiv(a: bigint, b: bigint): bigint {
 let lastSeconds = 0n;
 let lastText = '1970-01-01T00:00:00';
 
-/** RFC 3339 as Go's JSON writes a UTC time: up to 9 digits of fraction, trailing zeros removed. */
+/** RFC 3339 in UTC like Go's JSON: up to 9 fraction digits, without trailing zeros. */
 export function formatGoTime(ns: Nanoseconds): string {
   const seconds = floorDiv(ns, SECOND_NS);
   const fraction = ns - seconds * SECOND_NS;
-  // Files of one tree share few seconds; the Date is the expensive part.
+  // Cache the text of the last second. Files of a tree share few seconds, and Date is slow.
   if (seconds !== lastSeconds) {
     lastSeconds = seconds;
     lastText = isoSeconds(seconds);
@@ -39,7 +39,7 @@ function isoSeconds(seconds: bigint): string {
 
 const PATTERN = /^(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)$/;
 
-/** Parses RFC 3339 with any offset; throws `BAD_TIME`. */
+/** Parses RFC 3339 with any offset. Throws `BAD_TIME`. */
 export function parseGoTime(text: string): Nanoseconds {
   const match = PATTERN.exec(text);
   if (!match) throw new CodedError('BAD_TIME', `"${text.slice(0, 40)}" is not an RFC 3339 time`);

@@ -1,6 +1,6 @@
 /**
- * What Node lacks: errors with codes, time, randomness, limits, Go's JSON and time formats.
- * Knows nothing of repositories, volumes or Kubernetes.
+ * Missing parts of Node: errors with codes, time, randomness and limits, and Go's JSON and time
+ * formats. Must not know repositories, volumes or Kubernetes.
  */
 export {
   asError,

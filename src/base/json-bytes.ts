@@ -1,5 +1,5 @@
 /**
- * Reads JSON of one known form byte by byte: a text and an object for each of millions of entries
+ * Reads JSON of one known form byte by byte. Creating strings and objects for millions of entries
  * would be most of the cost.
  */
 
@@ -11,12 +11,12 @@ const LETTER_A = 97;
 const OPEN = 123;
 const CLOSE = 125;
 const FIRST_PRINTABLE = 32;
-/** More digits may not be a safe integer. */
+/** Maximum digits of a safe integer. */
 const DIGITS_MAX = 15;
 
 /**
- * A place in JSON. What does not have the form that is asked for is said to the caller, who has
- * another way then.
+ * A cursor in JSON. If the form differs, methods return false or NaN, and the caller uses another
+ * parser.
  */
 export class JsonBytes {
   at = 0;
@@ -26,7 +26,7 @@ export class JsonBytes {
     this.bytes = bytes;
   }
 
-  /** Goes over these bytes, or stays. */
+  /** Skips these bytes if they are next. Otherwise stays. */
   take(expected: Uint8Array): boolean {
     const { length } = expected;
     for (let i = 0; i < length; i++) {
@@ -36,7 +36,7 @@ export class JsonBytes {
     return true;
   }
 
-  /** Goes over what a string has left, and its quote. */
+  /** Skips the rest of a string and its quote. */
   skipString(): boolean {
     for (;;) {
       const byte = this.bytes[this.at++];
@@ -46,7 +46,7 @@ export class JsonBytes {
     }
   }
 
-  /** A number, or NaN where there is none, or one of more digits than are exact. */
+  /** Reads a number. NaN if there is none, or if it has too many digits to be exact. */
   number(): number {
     const from = this.at;
     let value = 0;
@@ -61,13 +61,13 @@ export class JsonBytes {
     return digits === 0 || digits > DIGITS_MAX || isPadded ? NaN : value;
   }
 
-  /** A number and the comma behind it. */
+  /** Reads a number and the comma after it. */
   field(): number {
     const value = this.number();
     return this.bytes[this.at++] === COMMA ? value : NaN;
   }
 
-  /** Goes over an object, whatever is in it. */
+  /** Skips an object with any content. */
   skipObject(): boolean {
     if (this.bytes[this.at] !== OPEN) return false;
     let depth = 0;
@@ -80,7 +80,7 @@ export class JsonBytes {
     }
   }
 
-  /** Reads so many bytes in lower-case hex. */
+  /** Reads `count` bytes in lower-case hex. */
   hex(into: Uint8Array, offset: number, count: number): boolean {
     for (let i = 0; i < count; i++) {
       const high = hexDigit(this.bytes[this.at++] as number);
@@ -92,7 +92,7 @@ export class JsonBytes {
   }
 }
 
-/** -1 for what is no lower-case hex digit. */
+/** -1 if it is not a lower-case hex digit. */
 function hexDigit(byte: number): number {
   if (byte >= ZERO && byte <= ZERO + 9) return byte - ZERO;
   return byte >= LETTER_A && byte <= LETTER_A + 5 ? byte - LETTER_A + 10 : -1;

@@ -1,7 +1,7 @@
 import { CodedError, isCode, messageOf } from './errors.ts';
 import { define, lookup } from './own-keys.ts';
 
-/** Label selectors: one parser, matcher, printer and validator for all forms that they have. */
+/** Label selectors: parser, matcher, printer and validator for all their forms. */
 
 type Labels = Readonly<Record<string, string>>;
 
@@ -11,16 +11,16 @@ export interface LabelSelectorRequirement {
   values?: string[] | undefined;
 }
 
-/** As objects of the API have it. */
+/** The form in API objects. */
 export interface LabelSelector {
   matchLabels?: Record<string, string> | undefined;
   matchExpressions?: LabelSelectorRequirement[] | undefined;
 }
 
-/** A label selector that was checked. */
+/** A validated label selector. */
 export interface Selector {
   matches(labels: Labels | undefined): boolean;
-  /** As the API takes it, and kubectl shows it; `''` selects all. */
+  /** The form of the API and kubectl. `''` selects everything. */
   readonly text: string;
 }
 
@@ -28,7 +28,7 @@ interface Requirement {
   readonly key: string;
   readonly operator: LabelOperator;
   readonly values: readonly string[];
-  /** How it is written. */
+  /** The text of the requirement. */
   readonly text: string;
 }
 
@@ -40,7 +40,7 @@ const KEY = new RegExp(`^(?:(?<domain>${SUBDOMAIN})/)?${PART}$`);
 const VALUE = new RegExp(`^(${PART})?$`);
 const DOMAIN_MAX = 253;
 const VALUE_MAX = 63;
-/** A domain, a slash and a name. A longer key is refused unread. */
+/** Length of a domain, a slash and a name. Longer keys are rejected without parsing. */
 const KEY_MAX = 317;
 
 /** All conditions of a selector in one list. */
@@ -56,11 +56,11 @@ export const requirementsOf = ({
   ...(matchExpressions ?? []),
 ];
 
-/** Whether the labels fulfil the selector. A selector without conditions takes all. */
+/** Whether the labels match the selector. A selector without conditions matches everything. */
 export const matchesSelector = (selector: LabelSelector, labels: Labels = {}): boolean =>
   requirementsOf(selector).every((requirement) => matchesRequirement(requirement, labels));
 
-/** An operator of a newer Kubernetes takes nothing. */
+/** An unknown operator of a newer Kubernetes matches nothing. */
 function matchesRequirement(
   {
     key,
@@ -87,8 +87,8 @@ function matchesRequirement(
 }
 
 /**
- * Throws `BAD_SELECTOR`. Kubernetes: apimachinery, metav1.LabelSelectorAsSelector and
- * labels.NewRequirement.
+ * Validates a selector. Throws `BAD_SELECTOR`. Kubernetes: apimachinery,
+ * metav1.LabelSelectorAsSelector and labels.NewRequirement.
  */
 export function selectorOf({ matchLabels, matchExpressions }: LabelSelector): Selector {
   const equal = Object.entries(matchLabels ?? {}).map(([key, value]) =>
@@ -103,7 +103,7 @@ export function selectorOf({ matchLabels, matchExpressions }: LabelSelector): Se
   return made([...equal, ...expressions]);
 }
 
-/** The form of `kubectl --selector`: `app=web,tier in (a,b),!old`. Throws `BAD_SELECTOR`. */
+/** Parses the form of `kubectl --selector`: `app=web,tier in (a,b),!old`. Throws `BAD_SELECTOR`. */
 export function parseSelector(text: string): Selector {
   return made(termsOf(text));
 }
@@ -114,9 +114,8 @@ function termsOf(text: string): Requirement[] {
 }
 
 /**
- * Turns a selector of the command line into the form of the API. Throws `BAD_SELECTOR`, also for
- * `!=`, because Velero's command line refuses it.
- * Kubernetes: apimachinery, metav1.ParseToLabelSelector.
+ * Converts a command line selector to the API's form. Throws `BAD_SELECTOR`, also for `!=`, because
+ * Velero's command line rejects it. Kubernetes: apimachinery, metav1.ParseToLabelSelector.
  */
 export function labelSelectorOf(text: string): LabelSelector {
   const matchLabels: Record<string, string> = {};
@@ -138,7 +137,7 @@ export function labelSelectorOf(text: string): LabelSelector {
   };
 }
 
-/** Why these cannot be labels of an object; undefined where they can. */
+/** Why these are not valid labels, or undefined. */
 export function labelsProblem(labels: Labels): string | undefined {
   try {
     selectorOf({ matchLabels: { ...labels } });
@@ -189,7 +188,7 @@ export function isLabelKey(key: string): boolean {
 }
 export const isLabelValue = (value: string): boolean =>
   value.length <= VALUE_MAX && VALUE.test(value);
-/** The other operators take none. */
+/** The other operators take no values. */
 export const takesValues = (operator: string): boolean => operator === 'In' || operator === 'NotIn';
 
 function checked(requirement: Requirement): Requirement {
@@ -215,7 +214,7 @@ function made(requirements: readonly Requirement[]): Selector {
 const bad = (why: string): CodedError =>
   new CodedError('BAD_SELECTOR', `the label selector cannot be used: ${why}`, { facts: { why } });
 
-/** All faults in the selectors of a Backup or a Restore. */
+/** All errors in the selectors of a Backup or Restore. */
 export function selectorErrors({
   labelSelector,
   orLabelSelectors,

@@ -4,7 +4,7 @@ import PQueue from 'p-queue';
 export interface Limiter {
   run<T>(task: () => Promise<T>): Promise<T>;
   readonly pending: number;
-  /** Resolves when nothing runs and nothing waits. */
+  /** Resolves when no task runs or waits. */
   onIdle(): Promise<void>;
 }
 
@@ -20,7 +20,8 @@ export function createLimiter(concurrency: number): Limiter {
 }
 
 /**
- * Maps with a bound on what runs at once. When one fails the rest is not started; all settle first.
+ * Maps with at most `concurrency` tasks at once. After a failure, starts no more tasks, waits for
+ * the running tasks, and throws the first failure.
  */
 export async function mapLimited<T, R>(
   items: Iterable<T>,
@@ -48,7 +49,7 @@ export async function mapLimited<T, R>(
   return results;
 }
 
-/** A counting semaphore in units (bytes, slots). FIFO, so a large request is not starved. */
+/** A counting semaphore in units (bytes, slots). FIFO, so a large request does not starve. */
 export class Semaphore {
   #free: number;
   readonly #waiting: { units: number; resume: () => void }[] = [];

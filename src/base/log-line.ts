@@ -1,4 +1,4 @@
-/** As logfmt has it: quoted where it must be. */
+/** The logfmt form of a value, quoted if necessary. */
 const quoted = (value: unknown): string => {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? '');
   return /^[\w./:@+-]+$/.test(text) ? text : JSON.stringify(text);
@@ -16,7 +16,7 @@ export interface LogLine {
   readonly fields: object;
 }
 
-/** A line of a log as Velero writes it: `time="..." level=info msg="..." key=value`. */
+/** A log line in Velero's form: `time="..." level=info msg="..." key=value`. */
 export function textLogLine({ time, level, message, fields }: LogLine): string {
   const shown = level === 'warn' ? 'warning' : level;
   const rest = Object.entries(fields).flatMap(([key, value]) =>

@@ -1,6 +1,6 @@
 /**
- * What the layers below `cli` may log to; pino fits. The message is constant, what varies is a
- * field.
+ * The logger of all layers below `cli`, compatible with pino. Keep messages constant, and put
+ * variable parts into fields.
  */
 export interface Logger {
   debug(fields: object, message: string): void;

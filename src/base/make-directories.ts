@@ -4,10 +4,10 @@ import { dirname, resolve } from 'node:path';
 import { messageOf, systemCode } from './errors.ts';
 
 /**
- * Makes a directory, and those above it that are missing. Throws like `fs`: `EROFS`, `EACCES`,
- * `ENOTDIR` as the system says, and `ENOENT` where the parent is there and takes no directories.
- * Node's recursive `mkdir` tries for ever in `/proc`, and says `ENOENT` for a file system that is
- * read-only. Returns what was made, from the top down.
+ * Creates a directory and its missing parents, and returns the created directories from the top
+ * down. Throws like `fs`: `EROFS`, `EACCES`, `ENOTDIR`, and `ENOENT` if an existing parent accepts
+ * no directories. Node's recursive `mkdir` never ends in `/proc`, and reports `ENOENT` for a
+ * read-only file system.
  */
 export async function makeDirectories(path: string, mode = 0o777): Promise<string[]> {
   const missing: string[] = [];
@@ -29,7 +29,7 @@ export async function makeDirectories(path: string, mode = 0o777): Promise<strin
   return made;
 }
 
-/** Somebody else may make the same directory at the same time. */
+/** The same directory may be created by another process at the same time. */
 const unlessDirectory =
   (path: string) =>
   async (error: unknown): Promise<false> => {
@@ -49,6 +49,6 @@ const REFUSALS: Readonly<Record<string, string>> = {
   ENOTDIR: 'one of its parents is not a directory',
 };
 
-/** Why a directory could not be made or written, for a person. */
+/** The reason for users why a directory could not be created or written. */
 export const refusalOf = (error: unknown): string =>
   lookup(REFUSALS, systemCode(error) ?? '') ?? messageOf(error);

@@ -1,8 +1,7 @@
 /**
- * The first of a list that may be long, for a message: `a, b and 3 more`. Only those that are shown
- * are named.
+ * The first entries of a list for a message: `a, b and 3 more`. Calls `nameOf` only for these.
  *
- * @param max How many are shown.
+ * @param max Number of entries to show.
  */
 export function namedFirst<T>(
   all: readonly T[],

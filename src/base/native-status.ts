@@ -1,57 +1,58 @@
 import { closeSync, constants, lstatSync, openSync, readdirSync, type BigIntStats } from 'node:fs';
 
-/** The part of koffi that is needed: a library of C functions. */
+/** The part of koffi in use: a library of C functions. */
 export interface NativeLibrary {
   func(declaration: string): (...values: unknown[]) => number;
 }
 
-/** What the kernel says of one name; the same object for each, valid until the next look. */
+/** The kernel's status of a name. The same object is reused, so it is valid until the next look. */
 export interface FileStatus {
   /** Type and permission bits. */
   readonly mode: number;
   readonly uid: number;
   readonly gid: number;
-  /** Number of the device that it is on, as `lstat` has it. */
+  /** Device number, as in `lstat`. */
   readonly device: bigint;
   readonly sizeBytes: number;
-  /** Of the modification time, since 1970. */
+  /** Modification time since 1970. */
   readonly seconds: number;
   readonly nanoseconds: number;
   /**
-   * Seconds of the last change of the inode: contents, attributes, names. Infinity where the file
-   * system does not tell.
+   * Seconds of the last inode change: contents, attributes, names. Infinity if the file system does
+   * not tell.
    */
   readonly changedSeconds: number;
-  /** Names that it has. */
+  /** Number of hard links. */
   readonly links: number;
   readonly inode: bigint;
 }
 
 /**
- * Looks at many names without an object for each: half of what `lstat` of Node takes. Not for the
- * main thread: calls block.
+ * Reads the status of many names without an object for each. Takes half the time of Node's `lstat`.
+ * Not for the main thread: calls block.
  */
 export interface StatusReader {
   /**
-   * What is behind a name, relative to an open directory: bytes with a zero at the end. Undefined
-   * when it cannot be looked at.
+   * Status of a name in an open directory. The name's bytes end with a zero. Undefined if it fails.
    */
   look(directory: number, name: Uint8Array): FileStatus | undefined;
   /**
-   * Names in a directory that was just opened, without `.` and `..`; undefined when it cannot be
-   * read.
+   * Number of names in a directory that was just opened, without `.` and `..`. Undefined if it is
+   * unreadable.
    */
   countNames(directory: number): number | undefined;
 }
 
-/** Neither follows a link nor mounts what is mounted on first use: as `lstat`. */
+/** Like `lstat`, does not follow links or trigger automounts. */
 const AS_LSTAT = 0x100 | 0x800;
-/** Of `statx`: type, mode, owner, group, modification time and size. */
+/** `statx` mask for type and mode, owner and group, modification time and size. */
 const WANTED = 0x1 | 0x2 | 0x8 | 0x10 | 0x40 | 0x200;
-/** Number of links, change time and inode. Asked for in the same call, which takes no longer. */
+/** Number of links, change time and inode. Reading them in the same call costs nothing. */
 const CHANGE_TIME = 0x80;
 const ALSO = 0x4 | CHANGE_TIME | 0x100;
-/** `struct statx`, and where its fields are: https://man7.org/linux/man-pages/man2/statx.2.html */
+/**
+ * `struct statx` and the offsets of its fields: https://man7.org/linux/man-pages/man2/statx.2.html
+ */
 const STATUS_BYTES = 256;
 const FIELDS = {
   mask: 0,
@@ -67,17 +68,17 @@ const FIELDS = {
   inode: 32,
   changed: 96,
 };
-/** `struct linux_dirent64`: inode, offset, 16 bits of length, type, name. */
+/** `struct linux_dirent64` has inode, offset, 16 bits of length, type and name. */
 const LENGTH_AT = 16;
 const NAME_AT = 19;
 const DOT = 46;
 const NAMES_BYTES = 32 << 10;
 const UINT32 = 2 ** 32;
 
-/** What is compared may change in between. */
+/** The compared directory may change meanwhile. */
 const ATTEMPTS = 3;
 
-/** Undefined where the library has no such calls, or where they do not say the same as Node. */
+/** Undefined if the library lacks these calls, or if their results differ from Node's. */
 export function loadStatusReader(libc: NativeLibrary): StatusReader | undefined {
   try {
     const reader = new NativeStatusReader(libc);
@@ -178,14 +179,14 @@ class NativeStatusReader implements StatusReader, FileStatus {
   }
 }
 
-/** As glibc's `makedev`. */
+/** Like glibc's `makedev`. */
 const deviceNumber = (major: bigint, minor: bigint): bigint =>
   ((major & 0xff_ff_f0_00n) << 32n) |
   ((major & 0xf_ffn) << 8n) |
   ((minor & 0xff_ff_ff_00n) << 12n) |
   (minor & 0xffn);
 
-/** Whether a directory, and one name in it, are for the reader what they are for Node. */
+/** Whether the reader and Node agree on a directory and one name in it. */
 function saysTheSame(reader: StatusReader, path: string): boolean {
   const descriptor = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
   try {

@@ -2,20 +2,20 @@ import { closeSync, constants, existsSync, openSync } from 'node:fs';
 import type { NativeLibrary } from './native-status.ts';
 
 /**
- * Calls for extended attributes, which Node lacks. Paths and names are bytes with a zero at the
- * end. Not for the main thread: calls block.
+ * Calls for extended attributes, which Node lacks. Paths and names are bytes that end with a zero.
+ * Not for the main thread: calls block.
  */
 export interface AttributeCalls {
   /**
-   * Names of the attributes of an entry in an open directory, each with a zero behind it. Does not
-   * follow a link. Undefined when the file system has no extended attributes. Throws like `fs`.
+   * Attribute names of an entry in an open directory, each followed by a zero. Does not follow
+   * links. Undefined if the file system has no extended attributes. Throws like `fs`.
    */
   listIn(directory: number, name: Uint8Array): Uint8Array | undefined;
-  /** The same for the entry of a descriptor, also one that `O_PATH` opened. */
+  /** {@link listIn} for the entry of a descriptor, including `O_PATH` descriptors. */
   listOf(descriptor: number): Uint8Array | undefined;
-  /** A value; undefined when the attribute is gone. Throws like `fs`. */
+  /** A value, or undefined if the attribute is missing. Throws like `fs`. */
   getIn(directory: number, name: Uint8Array, attribute: Uint8Array): Uint8Array | undefined;
-  /** The same for the entry of a descriptor. */
+  /** {@link getIn} for the entry of a descriptor. */
   getOf(descriptor: number, attribute: Uint8Array): Uint8Array | undefined;
   /** Throws like `fs`. */
   set(descriptor: number, attribute: Uint8Array, value: Uint8Array): void;
@@ -23,12 +23,12 @@ export interface AttributeCalls {
   remove(descriptor: number, attribute: Uint8Array): void;
 }
 
-/** Limits of Linux (include/uapi/linux/limits.h): XATTR_LIST_MAX and XATTR_SIZE_MAX. */
+/** Linux limits (include/uapi/linux/limits.h): XATTR_LIST_MAX and XATTR_SIZE_MAX. */
 const LIST_BYTES_MAX = 64 << 10;
 const VALUE_BYTES_MAX = 64 << 10;
 /**
- * `listxattrat`, of Linux 6.13, which has the same number everywhere. Halves the cost: no path is
- * resolved.
+ * `listxattrat` of Linux 6.13, with the same number on every architecture. Halves the cost, because
+ * no path is resolved.
  */
 const SYS_LISTXATTRAT = 465;
 const AT_SYMLINK_NOFOLLOW = 0x100;
@@ -37,7 +37,7 @@ const EOPNOTSUPP = 95;
 
 type ErrorOf = (syscall: string) => Error & { code: string; errno: number };
 
-/** Undefined where the library has no such calls, and without /proc, which they go through. */
+/** Undefined if the library lacks these calls, or without /proc, which they use. */
 export function loadAttributeCalls(
   libc: NativeLibrary,
   errorOf: ErrorOf,
@@ -110,7 +110,7 @@ const path = Buffer.alloc(512);
 let pathStart = 0;
 let pathDirectory: number | undefined;
 
-/** A path to the entry of the descriptor. Does not follow that entry if it is a link. */
+/** A path to the descriptor's entry. If the entry is a link, does not follow it. */
 const pathOf = (descriptor: number): Uint8Array => Buffer.from(`/proc/self/fd/${descriptor}\0`);
 
 /** Valid until the next call. */

@@ -4,7 +4,7 @@ import { compareUtf8 } from './go-json.ts';
 import { randomBytes } from './random.ts';
 
 interface Ref {
-  /** `''` for an object without a namespace. */
+  /** `''` for cluster-scoped objects. */
   readonly namespace: string;
   readonly name: string;
 }
@@ -12,18 +12,18 @@ interface Ref {
 const TEXT_PIECE_BYTES = 64 << 10;
 const TEXT_BYTES_MAX = 2 ** 32;
 /**
- * Longer names, and those with other letters than ASCII's, are texts of their own. Kubernetes has
- * next to none.
+ * Longer names and names with non-ASCII characters are stored as strings. Kubernetes has almost
+ * none.
  */
 const PLAIN_LENGTH_MAX = 254;
 const UNCOMMON = 255;
 const LOAD_MAX = 0.7;
 
 /**
- * Objects by kind (`apiVersion/Kind`), namespace and name, each with a number, from 0 on. A backup
- * may have millions, so that none is an object or a text of its own: each takes the bytes of its
- * name, 13 beside them, and 6 to 12 in the table that it is found by, where maps of texts took 100
- * to 150. What is here is no work for the collector of garbage either.
+ * Numbers objects from 0 by kind (`apiVersion/Kind`), namespace and name. A backup may have
+ * millions, so they are not objects or strings. Each takes the bytes of its name plus 13, and 6 to
+ * 12 bytes in the hash table. Maps of strings took 100 to 150 bytes. The garbage collector has no
+ * work with them either.
  */
 export class ObjectNames {
   readonly #kinds = new Texts();
@@ -35,24 +35,24 @@ export class ObjectNames {
   readonly #text: Buffer[] = [];
   #textBytes = 0;
   readonly #uncommon = new Map<number, string>();
-  /** Numbers plus one, by hash; 0 is free. */
+  /** Numbers plus one by hash. 0 marks a free slot. */
   #slots = new Uint32Array(1024);
   #size = 0;
-  /** Whoever names objects must not know which names meet in the table. */
+  /** Random, so that users who name objects cannot provoke hash collisions. */
   readonly #seed = Buffer.from(randomBytes(4)).readUInt32LE();
 
   get size(): number {
     return this.#size;
   }
 
-  /** What it takes of memory, but for kinds, namespaces and uncommon names. */
+  /** Memory in use, without kinds, namespaces and uncommon names. */
   get bytes(): number {
     const columns = [this.#kindOf, this.#namespaceOf, this.#startOf, this.#lengthOf];
     const texts = this.#text.length * TEXT_PIECE_BYTES;
     return columns.reduce((total, each) => total + each.bytes, texts + this.#slots.byteLength);
   }
 
-  /** -1 where it is not there. */
+  /** The number of an object, or -1. */
   find(kind: string, { namespace, name }: Ref): number {
     const [kindNumber, namespaceNumber] = [
       this.#kinds.find(kind),
@@ -62,7 +62,7 @@ export class ObjectNames {
     return (this.#slots[this.#slotOf(kindNumber, namespaceNumber, name)] as number) - 1;
   }
 
-  /** Its number, which is a new one where it was not there. */
+  /** The number of an object. A new object gets a new number. */
   add(kind: string, { namespace, name }: Ref): number {
     if (this.#size >= this.#slots.length * LOAD_MAX) this.#grow();
     const [kindNumber, namespaceNumber] = [this.#kinds.add(kind), this.#namespaces.add(namespace)];
@@ -95,9 +95,9 @@ export class ObjectNames {
   }
 
   /**
-   * By kind `namespace/name`, or a name: both sorted by their bytes. What `suffixOf` says of an
-   * object comes behind its name. Only of one namespace all names are texts at a time; beside that,
-   * it takes 8 bytes for each object while it is read.
+   * Yields each kind with its objects as `namespace/name`, or `name` if cluster-scoped. Kinds and
+   * objects are sorted by their bytes. `suffixOf` is appended to a name. Only the names of one
+   * namespace are strings at a time. Besides, it takes 8 bytes for each object while it is read.
    */
   *sorted(
     isIn: (number: number) => boolean,
@@ -160,7 +160,7 @@ export class ObjectNames {
     }
   }
 
-  /** Where it is, or where it would be. */
+  /** The slot of an object, or the free slot for it. */
   #slotOf(kind: number, namespace: number, name: string): number {
     const mask = this.#slots.length - 1;
     for (let at = this.#hashOf(kind, namespace, name) & mask; ; at = (at + 1) & mask) {
@@ -186,7 +186,7 @@ export class ObjectNames {
   }
 }
 
-/** Those that are in, together by their keys; within one in their order. */
+/** Groups the included numbers by key, in ascending order. */
 function bucketsOf(
   size: number,
   isIn: (number: number) => boolean,
@@ -214,7 +214,7 @@ function isPlain(name: string): boolean {
   return true;
 }
 
-/** Texts of which there are few, by number. */
+/** A few strings by number. */
 class Texts {
   readonly #numbers = new Map<string, number>();
   readonly #texts: string[] = [];

@@ -1,5 +1,5 @@
 /**
- * The value of a key that a user may have chosen. `record[key]` finds members of the prototype too:
+ * The value of a key that users can choose. `record[key]` would also find members of the prototype:
  * a namespace may be called `constructor`, and a label `toString`.
  */
 export const lookup = <T>(
@@ -8,11 +8,11 @@ export const lookup = <T>(
 ): T | undefined => (record && Object.hasOwn(record, key) ? record[key] : undefined);
 
 /**
- * Sets the value of such a key. `record['__proto__'] = value` changes the prototype and keeps
- * nothing.
+ * Sets the value of a key that users can choose. `record['__proto__'] = value` would change the
+ * prototype and store nothing.
  */
 export function define<T>(record: Record<string, T>, key: string, value: NoInfer<T>): void {
-  // Assignment is several times as fast.
+  // Assignment is several times faster.
   if (key !== '__proto__') record[key] = value;
   else Object.defineProperty(record, key, { ...FIELD, value });
 }

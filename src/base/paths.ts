@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 
-/** Joins a directory and a name where either may be bytes that are not UTF-8. */
+/** Joins a directory and a name. Either may be bytes that are not UTF-8. */
 export function joinPath(
   directory: string | Uint8Array,
   name: string | Uint8Array,
@@ -12,13 +12,13 @@ export function joinPath(
   return Uint8Array.from(Buffer.concat(parts));
 }
 
-/** Text that {@link bytesOfName} takes for a byte. */
+/** Escape sequences that {@link bytesOfName} decodes to a byte. */
 const ESCAPED = /\\x([0-9a-f]{2})/g;
 const BACKSLASH = String.raw`\x5c`;
 
 /**
- * A text for a name on disk; no two names have the same. In a name that is not UTF-8, `\xff` stands
- * for a byte. A backslash that looks like the start of such a text is itself written as a byte.
+ * A unique text for a file name. If the name is not UTF-8, `\xff` stands for a byte. A backslash
+ * that looks like the start of such an escape is itself escaped.
  */
 export function textOfName(bytes: Uint8Array): string {
   const name = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -29,9 +29,9 @@ export function textOfName(bytes: Uint8Array): string {
   }).join('');
 }
 
-/** The bytes of a {@link textOfName}, or of a path of them. */
+/** The bytes of a {@link textOfName}, or of a path of such names. */
 export function bytesOfName(text: string): Buffer {
   const parts = text.split(ESCAPED);
-  // Every other part is two digits.
+  // Every second part is two hex digits.
   return Buffer.concat(parts.map((part, at) => Buffer.from(part, at % 2 === 1 ? 'hex' : 'utf8')));
 }

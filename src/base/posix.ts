@@ -8,80 +8,74 @@ import { loadStatusReader, type NativeLibrary, type StatusReader } from './nativ
 import { nameOfCode } from './system-errors.ts';
 
 /**
- * The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes
- * and syncfs.
+ * The libc calls that Node lacks, through koffi (prebuilt). All have a fallback except holes and
+ * syncfs.
  */
 export interface Posix {
   /** Sets the modification time of an open file to the nanosecond. Throws like `fs`. */
   setDescriptorTime(descriptor: number, mtimeNs: Nanoseconds): void;
   /**
-   * The same for a descriptor of any kind, also one that `O_PATH` opened: of a symlink itself, of a
-   * directory.
+   * {@link setDescriptorTime} for any descriptor, including `O_PATH` descriptors of symbolic links
+   * and directories.
    */
   setPinnedTime(descriptor: number, mtimeNs: Nanoseconds): void;
   /**
-   * Start of the next data at or after the offset; undefined at the end; the offset itself where
+   * Start of the next data at or after the offset. Undefined at the end. The offset itself if
    * unknown.
    */
   seekData(descriptor: number, offset: number): number | undefined;
-  /** Start of the next hole at or after the offset; undefined where unknown. */
+  /** Start of the next hole at or after the offset. Undefined if unknown. */
   seekHole(descriptor: number, offset: number): number | undefined;
   /**
-   * Flushes the file system that the descriptor is on; false where that cannot be asked for. Throws
-   * like `fs` when the disk did not take all that was written since the descriptor was opened.
+   * Flushes the descriptor's file system. Returns false if there is no such call. Throws like `fs`
+   * if the disk lost writes since the descriptor was opened.
    */
   syncFilesystem(descriptor: number): boolean;
   /**
-   * Opens an absolute path (with a zero at its end) no part of which is a symbolic link; undefined
-   * where the kernel cannot make sure of that. Throws like `fs`: `ELOOP` where a part is a link.
-   * Not for the main thread: calls block.
+   * Opens an absolute path without symbolic links. The path ends with a zero. Undefined if the
+   * kernel cannot check this. Throws like `fs`, and `ELOOP` if any part is a link. Not for the main
+   * thread: calls block.
    */
   readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
   /**
-   * Looks at many names at little cost; undefined where that is not known to work. Made on first
+   * Reads the status of many names cheaply. Undefined if it does not work here. Created on first
    * use.
    */
   readonly statusReader: StatusReader | undefined;
-  /** Extended attributes; undefined without the native library. Made on first use. */
+  /** Extended attributes. Undefined without the native library. Created on first use. */
   readonly attributes: AttributeCalls | undefined;
   /**
-   * Takes the `flock` of an open file or directory, which ends with its last descriptor: false
-   * while somebody else has it in a way that excludes this one, undefined where the file system or
-   * this machine has none.
+   * Locks an open file or directory with `flock`, until its last descriptor is closed. Returns
+   * false if a conflicting lock exists, undefined if the file system or machine has no locks.
    */
   tryLock(descriptor: number, how?: 'exclusive' | 'shared'): boolean | undefined;
-  /** Has the kernel read a range of an open file ahead; it waits for nothing that is on its way. */
+  /** Makes the kernel read ahead a range of an open file. Does not wait for the data. */
   readAhead(descriptor: number, offset: number, lengthBytes: number): void;
-  /**
-   * How much of a range of an open file is in the page cache; undefined where the kernel does not
-   * say.
-   */
+  /** Bytes of a file range in the page cache. Undefined if the kernel does not tell. */
   cachedBytes(descriptor: number, offset: number, lengthBytes: number): number | undefined;
   /**
-   * Renames a file unless something has the new name: `EEXIST` then. False: nothing was done,
-   * because the kernel or the file system cannot do it. Not for the main thread: calls block.
-   * Throws like `fs`.
+   * Renames a file, but never replaces one: throws `EEXIST`. Returns false without renaming if the
+   * kernel or file system cannot do this. Not for the main thread: calls block. Throws like `fs`.
    */
   renameNew(from: string | Buffer, to: string | Buffer): boolean;
   /**
-   * Makes a FIFO or a device node, of which `mode` has the type. Opens nothing. False: this process
-   * has no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without the
-   * right.
+   * Creates a FIFO or device node, whose type is in `mode`. Opens nothing. Returns false if there
+   * is no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without
+   * permission.
    */
   makeNode(path: string | Buffer, mode: number, device: bigint): boolean;
   /**
-   * Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where
-   * the kernel has none, it stays as it is.
+   * Requests huge pages for page-aligned memory that was not touched yet. Ignored if the kernel has
+   * none.
    */
   useHugePages(memory: Uint8Array): void;
   /**
-   * Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be
-   * called.
+   * Functions in the program itself, such as Node's OpenSSL. Undefined if they cannot be called.
    */
   readonly program: NativeLibrary | undefined;
-  /** Ends the process whatever its threads do; returns where it cannot be done. */
+  /** Ends the process, even if threads are blocked. Returns if this is impossible. */
   exitNow(code: number): void;
-  /** False: times are kept to the microsecond only and holes are not seen. */
+  /** If false, times have microseconds only and holes are invisible. */
   readonly native: boolean;
 }
 
@@ -93,7 +87,7 @@ const WILL_NEED = 3;
 /** `MADV_HUGEPAGE`. */
 const HUGE_PAGES = 14;
 const ENXIO = 6;
-/** `EWOULDBLOCK` is the same number. */
+/** `EWOULDBLOCK` has the same number. */
 const EAGAIN = 11;
 /**
  * https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_SH, LOCK_EX, and LOCK_NB, which does not
@@ -102,25 +96,25 @@ const EAGAIN = 11;
 const LOCK_SHARED_NOW = 1 | 4;
 const LOCK_EXCLUSIVE_NOW = 2 | 4;
 /**
- * `openat2`, which has the same number everywhere:
+ * `openat2`, with the same number on every architecture:
  * https://man7.org/linux/man-pages/man2/openat2.2.html
  */
 const SYS_OPENAT2 = 437;
 const RESOLVE_NO_SYMLINKS = 4n;
 /**
- * `cachestat`, of Linux 6.5, with the same number everywhere: include/uapi/linux/mman.h tells its
- * two structures.
+ * `cachestat` of Linux 6.5, with the same number on every architecture. Its two structures are in
+ * include/uapi/linux/mman.h.
  */
 const SYS_CACHESTAT = 451;
 const CACHESTAT_NUMBERS = 5;
-/** Node does not name it. */
+/** Missing in Node's constants. */
 const O_CLOEXEC = 0o2000000;
 /**
- * `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html; NFS says `EINVAL` to it.
+ * `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html. NFS answers `EINVAL`.
  */
 const RENAME_NEW = 1;
 const NO_RENAME_NEW = ['EINVAL', 'EOPNOTSUPP'];
-/** How a kernel or its sandbox says that it has no such call. */
+/** Errors of a kernel or sandbox without this call. */
 const NO_CALL = ['ENOSYS', 'EPERM'];
 
 interface Koffi {
@@ -129,20 +123,20 @@ interface Koffi {
 }
 
 /**
- * Leads to exactly what the descriptor is of, wherever it lies by now; when that is a symlink, to
- * the link and no further. Calls that take no descriptor of `O_PATH` take this.
+ * A path to exactly the descriptor's file, even after a rename. For a symbolic link, leads to the
+ * link itself. Use it for calls that reject `O_PATH` descriptors.
  */
 export const pinnedPath = (descriptor: number): string => `/proc/self/fd/${descriptor}`;
 
 let loaded: Posix | undefined;
 
-/** Loads on first use: 7 ms, then 3 us a call. */
+/** Loads on first use: 7 ms, then 3 µs a call. */
 export function posix(): Posix {
   loaded ??= loadPosix();
   return loaded;
 }
 
-/** Whether this process has the native library in it. */
+/** Whether this process has loaded the native library. */
 export const isPosixLoaded = (): boolean => loaded?.native === true;
 
 function loadPosix(): Posix {
@@ -154,7 +148,7 @@ function loadPosix(): Posix {
   }
 }
 
-/** In the words of `fs`, where there is a path. */
+/** Worded like `fs` if there is a path. */
 function systemError(
   syscall: string,
   errno: number,
@@ -172,7 +166,7 @@ const withZero = (path: string | Buffer): Buffer =>
 
 const times = new BigInt64Array(4);
 
-/** Access and modification time as the kernel takes them; valid until the next call. */
+/** Access and modification time in the kernel's form. Valid until the next call. */
 function timesOf(mtimeNs: Nanoseconds): BigInt64Array {
   const seconds = mtimeNs / SECOND_NS - (mtimeNs % SECOND_NS < 0n ? 1n : 0n);
   times[0] = times[2] = seconds;
@@ -295,7 +289,7 @@ function loadMakeNode(libc: NativeLibrary): MakeNode | undefined {
   try {
     return libc.func('int mknod(const void *path, unsigned int mode, uint64_t device)');
   } catch {
-    // Continues below.
+    // Try the other name below.
   }
   try {
     const mknod = libc.func(
@@ -307,7 +301,7 @@ function loadMakeNode(libc: NativeLibrary): MakeNode | undefined {
   }
 }
 
-/** Undefined where the kernel or its sandbox has no such call. */
+/** Undefined if the kernel or its sandbox has no such call. */
 function loadOpener(libc: NativeLibrary, koffi: Koffi): Posix['openWithoutLinks'] {
   const openat2 = libc.func(
     'int64_t syscall(int64_t number, int64_t directory, const uint8_t *path, const uint64_t *how, size_t length)',
@@ -325,7 +319,7 @@ function loadOpener(libc: NativeLibrary, koffi: Koffi): Posix['openWithoutLinks'
   };
   try {
     closeSync(open(Buffer.from('/\0'), constants.O_RDONLY));
-    // A link, so that it must not be opened.
+    // /proc/self is a link, so opening it must fail.
     closeSync(open(Buffer.from('/proc/self\0'), constants.O_RDONLY));
   } catch (error) {
     return (error as { code?: string }).code === 'ELOOP' ? open : undefined;

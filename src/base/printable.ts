@@ -1,6 +1,6 @@
 /**
- * Names come from volumes: control characters in them must not reach a terminal, a log line or a
- * message.
+ * Escapes control characters. Names come from volumes, and these characters must not reach
+ * terminals, logs or messages.
  */
 export function printable(text: string): string {
   return text.replaceAll(

@@ -1,4 +1,4 @@
-/** A number, or the bytes of everything else. */
+/** A number, or the bytes of any other type. */
 export type ProtobufValue = bigint | Buffer;
 
 export interface ProtobufField {
@@ -13,8 +13,8 @@ const FIXED_32 = 5;
 const VARINT_BYTES_MAX = 10;
 
 /**
- * Fields of a protobuf message, one after the other, whatever they mean; bytes are parts of the
- * message, not copies. Nothing is read past its end. Throws what `malformed` makes of the reason
+ * The fields of a protobuf message in sequence, without a schema. Byte values share the message's
+ * memory. Never reads past the end. Throws the error of `malformed`, which gets the reason
  * (https://protobuf.dev/programming-guides/encoding/).
  */
 export function* protobufFields(

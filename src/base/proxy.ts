@@ -4,9 +4,9 @@ import { lookup } from './own-keys.ts';
 type Variables = Readonly<Record<string, string | undefined>>;
 
 /**
- * The proxy that the environment names for a URL, by the rules of Go
- * (golang.org/x/net/http/httpproxy): `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, also in lower
- * case. This machine is never behind a proxy.
+ * The environment's proxy for a URL, by Go's rules (golang.org/x/net/http/httpproxy):
+ * `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, also in lower case. Undefined for this machine's own
+ * addresses.
  */
 export function proxyFor(url: URL, variables: Variables = process.env): string | undefined {
   const of = (name: string): string =>
@@ -29,7 +29,7 @@ function isExcepted({ hostname, port, protocol }: URL, exceptions: string): bool
     const bare = name.replace(/^\[|\]$/g, '').replace(/^\*(?=\.)/, '');
     if (bare === '' || wanted !== ownPort) return false;
     if (isIP(host) !== 0 || isIP(bare) !== 0) return host === bare;
-    // ".example.com" is for what lies below, "example.com" also for itself.
+    // ".example.com" matches subdomains. "example.com" also matches itself.
     return host === bare || host.endsWith(bare.startsWith('.') ? bare : `.${bare}`);
   });
 }

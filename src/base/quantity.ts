@@ -1,9 +1,6 @@
 const POWERS = 'kMGTPE';
 
-/**
- * Bytes of a quantity of storage or memory as Kubernetes writes it, such as `10Gi` or `5e9`; 0 for
- * what is none.
- */
+/** Bytes of a Kubernetes quantity of storage or memory, such as `10Gi` or `5e9`. 0 if invalid. */
 export function quantityBytes(text: string): number {
   const match = /^(\d+(?:\.\d+)?)(?:([kKMGTPE])(i?)|e(\d+))?$/.exec(text);
   if (!match) return 0;
@@ -12,7 +9,7 @@ export function quantityBytes(text: string): number {
   return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
 }
 
-/** Bytes as a quantity, in the largest binary unit that has them whole. */
+/** Bytes as a quantity, in the largest binary unit that divides them. */
 export function quantityOf(bytes: number): string {
   let [number, power] = [bytes, 0];
   while (number > 0 && number % 1024 === 0 && power < POWERS.length) {

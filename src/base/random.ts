@@ -1,6 +1,6 @@
 import { randomBytes as nodeRandomBytes } from 'node:crypto';
 
-/** The only source of randomness outside `codec/` nonces; simulations pass their own. */
+/** The only source of randomness, except for nonces in `codec/`. Simulations replace it. */
 export type RandomBytes = (length: number) => Uint8Array;
 
 export const randomBytes: RandomBytes = (length) => nodeRandomBytes(length);

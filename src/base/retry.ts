@@ -4,24 +4,26 @@ import { CodedError, isCanceled, type Retry } from './errors.ts';
 export interface RetryBudget {
   attemptsMax: number;
   delayMsMax: number;
-  /** For this error, instead of that of the options. */
+  /** Overrides the option for this error. */
   tryingMsMax?: number;
 }
 
 export interface BackoffOptions {
-  /** After the first failure. */
+  /** The delay after the first failure. */
   readonly firstMs: number;
   readonly maxMs: number;
-  /** The share of the delay that is left to chance, so that many do not come back at once. */
+  /** The random share of the delay, so that many clients do not retry at once. */
   readonly jitter?: number;
   /** Between 0 and 1. */
   readonly random?: () => number;
 }
 
-/** More doublings would exceed every bound. */
+/** More doublings would exceed any limit. */
 const DOUBLINGS_MAX = 30;
 
-/** The delay before the next try. `failures`: in a row, at least 1. */
+/**
+ * The delay before the next retry. `failures` is the number of consecutive failures, at least 1.
+ */
 export function backoffMs(failures: number, options: BackoffOptions): number {
   const { firstMs, maxMs, jitter = 0, random = Math.random } = options;
   const mostMs = Math.min(maxMs, firstMs * 2 ** Math.min(failures - 1, DOUBLINGS_MAX));
@@ -29,18 +31,18 @@ export function backoffMs(failures: number, options: BackoffOptions): number {
 }
 
 export interface RetryOptions {
-  /** Errors for which this is false are thrown at once. */
+  /** Errors are thrown at once if this returns false. */
   passes?: (error: unknown) => boolean;
-  /** May depend on what went wrong last. */
+  /** The limits of retries, which may depend on the last error. */
   budgetOf: (error: unknown) => RetryBudget;
   firstDelayMs: number;
-  /** No pause ends later than this after the first try began; tests lower it. */
+  /** No delay ends later than this after the start. Tests lower it. */
   tryingMsMax?: number;
   signal?: AbortSignal | undefined;
   onRetry?: (error: unknown, attempt: number) => void;
 }
 
-/** Errors that nobody mapped are tried again: losing a backup to a hiccup is the worse mistake. */
+/** Unknown errors are retried: losing a backup to a short outage is the worse mistake. */
 export function retryOf(error: unknown): Retry {
   if (isCanceled(error)) return 'never';
   if (typeof error === 'object' && error !== null && 'retry' in error) {
@@ -50,9 +52,8 @@ export function retryOf(error: unknown): Retry {
 }
 
 /**
- * Runs the task again while its error says so; doubling delays with jitter, never shorter than what
- * the error's fact `retryAfterMs` asks for. When the budget is spent the error tells how often it
- * was tried.
+ * Runs the task, and retries it while the error allows this. Delays double, with jitter, and are at
+ * least the error's fact `retryAfterMs`. After the last try, the error says how often it was tried.
  */
 export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions): Promise<T> {
   const { tryingMsMax = TRYING_MS_MAX } = options;
@@ -78,14 +79,14 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
 }
 
 /**
- * Our choice: with a last try of a minute it ends before a move is taken for stalled
- * (mover/progress.ts), and then the error says what the service answered.
+ * Our choice: with a last try of a minute, this ends before the move counts as stalled
+ * (mover/progress.ts). Then the error contains the service's response.
  */
 const TRYING_MS_MAX = 25 * 60_000;
-/** A service that asks for more is not waited for longer at once. Our choice. */
+/** Longer requested delays are shortened to this. Our choice. */
 const ASKED_DELAY_MS_MAX = 300_000;
 
-/** What a busy service asked for: earlier tries would only be refused, and count as abuse. */
+/** The delay requested by a busy service. Earlier retries would be refused and count as abuse. */
 function askedDelayMs(error: unknown): number {
   const asked = error instanceof CodedError ? error.facts.retryAfterMs : undefined;
   return typeof asked === 'number' ? Math.min(asked, ASKED_DELAY_MS_MAX) : 0;

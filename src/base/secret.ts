@@ -1,6 +1,6 @@
 import { inspect } from 'node:util';
 
-/** A password or key: prints as `***` wherever it is logged, inspected or serialised. */
+/** A password or key. Prints as `***` when logged, inspected or serialised. */
 export class Secret {
   readonly #value: string;
 

@@ -1,10 +1,9 @@
 import { type Clock, type Nanoseconds, systemClock } from './clock.ts';
 
 /**
- * Time that has passed since the start, for ages, intervals and deadlines. It is the longer of what
- * the wall clock and the monotonic clock say. The wall clock alone misses time when somebody sets
- * it back; the monotonic clock alone misses the time while the machine was suspended. A guard that
- * must not trust old knowledge may end early, but it never ends late.
+ * Time since the start, for ages, intervals and deadlines. The longer of wall clock and monotonic
+ * clock: setting back the wall clock loses time, and a suspended machine stops the monotonic clock.
+ * A deadline may therefore end early, but never late.
  */
 export class Stopwatch {
   readonly #clock: Clock;
@@ -30,7 +29,7 @@ export class Stopwatch {
 }
 
 /**
- * A clock that nobody sets, where `clock` has one: for a {@link Stopwatch} that must not run ahead
+ * The monotonic clock of `clock` if it has one. Use it for a {@link Stopwatch} that must not jump
  * when the wall clock is set.
  */
 export const monotonicOf = (clock: Clock): Clock =>

@@ -1,7 +1,7 @@
 /**
- * Numbers of Linux that libuv (1.52) has no name for: Node then says "Unknown system error -122" in
- * `code` and message alike, or "UNKNOWN". From `asm-generic/errno-base.h` and `errno.h`, which all
- * machines that Node runs on use; the words are glibc's.
+ * Linux error numbers without a name in libuv (1.52). For these, Node has "Unknown system error
+ * -122" or "UNKNOWN" as code and message. Names are from `asm-generic/errno-base.h` and `errno.h`,
+ * which all machines of Node use. Texts are glibc's.
  */
 const UNNAMED: ReadonlyMap<number, readonly [name: string, text: string]> = new Map([
   [10, ['ECHILD', 'no child processes']],
@@ -72,25 +72,21 @@ const UNNAMED: ReadonlyMap<number, readonly [name: string, text: string]> = new 
 
 const UNKNOWN = 'Unknown system error -';
 const CODE = new RegExp(`^${UNKNOWN}(\\d+)$`);
-/** Node tells the code, then what it means: both are the same where libuv knows neither. */
+/** Node writes the code and then its meaning. Both are the same if libuv knows neither. */
 const TOLD = new RegExp(`${UNKNOWN}(\\d+)(: ${UNKNOWN}\\1)?(?!\\d)`, 'g');
-/** What a few calls have instead, `writeSync` among them: only `errno` tells the number. */
+/** A few calls, such as `writeSync`, have this code instead. Then only `errno` has the number. */
 const WITHOUT_NUMBER = 'UNKNOWN';
 const TOLD_WITHOUT_NUMBER = `${WITHOUT_NUMBER}: unknown error`;
 
 /**
- * The name that the system's headers have for an error that Node made: `EDQUOT`. Codes that say
- * something stay as they are.
+ * The name in the system's headers for a Node error, such as `EDQUOT`. Known codes are unchanged.
  */
 export function nameOfCode(code: string, errno?: number): string {
   const number = code === WITHOUT_NUMBER ? -(errno ?? 0) : Number(CODE.exec(code)?.[1]);
   return UNNAMED.get(number)?.[0] ?? code;
 }
 
-/**
- * The message of an error that Node made, with a name and a meaning where it has only the number or
- * not even that.
- */
+/** The message of a Node error, with a name and a meaning if it lacks them. */
 export function withErrorNames(message: string, errno?: number): string {
   const describe = (told: string, number: number): string =>
     UNNAMED.get(number)?.join(': ') ?? told;

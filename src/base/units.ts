@@ -10,12 +10,12 @@ const NANOSECONDS: Record<string, number> = {
   d: 86400e9,
 };
 
-/** Go: time.Duration is an int64, so that there is none of more than 292 years. */
+/** Go's time.Duration is an int64, at most 292 years. */
 const DURATION_MAX = 2 ** 63;
 
 /**
- * A duration such as `60s`, `1.5h`, `10m0s`, or `1d`, in nanoseconds; undefined when it is none.
- * Go's, and days.
+ * Parses a duration such as `60s`, `1.5h`, `10m0s` or `1d` to nanoseconds: Go's units, and days.
+ * Undefined if invalid.
  */
 export function parseDuration(text: string): bigint | undefined {
   if (text === '0') return 0n;
@@ -27,7 +27,7 @@ export function parseDuration(text: string): bigint | undefined {
   return total < DURATION_MAX ? BigInt(Math.round(total)) : undefined;
 }
 
-/** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */
+/** Parses a size such as `256MiB`, `1GiB`, `500MB` or a number of bytes. Undefined if invalid. */
 export function parseBytes(text: string): number | undefined {
   const match = /^(\d+(?:\.\d+)?) ?(?:([KMGTP])(i?)B?|B)?$/i.exec(text);
   if (!match) return undefined;
@@ -36,7 +36,7 @@ export function parseBytes(text: string): number | undefined {
   return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
 }
 
-/** As kubectl shows it: 45s, 12m, 5h, 3d. */
+/** An age as in kubectl, such as 45s, 12m, 5h or 3d. */
 export function ageText(seconds: number): string {
   if (seconds < 120) return `${Math.max(0, Math.floor(seconds))}s`;
   if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;

@@ -1,6 +1,6 @@
 /**
- * Waits for a task, or until the signal aborts, whichever comes first; the task goes on. Nothing of
- * it stays with the signal, which may live for months. Throws what the task throws.
+ * Waits for the task or the abort, whichever comes first. The task may run on. Removes its listener
+ * from the signal, which may live for months. Throws the task's error.
  */
 export async function untilAborted(signal: AbortSignal, task: Promise<unknown>): Promise<void> {
   if (signal.aborted) {

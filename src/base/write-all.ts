@@ -1,6 +1,6 @@
 import { writeSync } from 'node:fs';
 
-/** As `fs.writeSync`: may take less than it was given. */
+/** Like `fs.writeSync`, may write fewer bytes than given. */
 export type WriteSome = (
   descriptor: number,
   bytes: Uint8Array,
@@ -10,8 +10,8 @@ export type WriteSome = (
 ) => number;
 
 /**
- * Writes all bytes at a position of a file. A full disk takes a part of the bytes first, without an
- * error; the next write then says ENOSPC, as this does for a write that takes nothing.
+ * Writes all bytes at a position of a file. A full disk first accepts a part of the bytes, and the
+ * next write fails with ENOSPC. A write of no bytes throws ENOSPC here too.
  */
 export function writeAllSync(
   descriptor: number,
@@ -26,7 +26,7 @@ export function writeAllSync(
   }
 }
 
-/** The system error of a write that took no byte. */
+/** The system error for a write that accepted no bytes. */
 export const nothingWritten = (): Error =>
   Object.assign(new Error('ENOSPC: a write accepted no bytes'), {
     code: 'ENOSPC',

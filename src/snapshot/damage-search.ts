@@ -10,41 +10,37 @@ import { streamDirectory } from './directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
 import type { Snapshot } from './snapshot-manifest.ts';
 
-/** Subdirectories of one directory that are looked at beside each other. Our choice. */
+/** Subdirectories of one directory searched in parallel. Our choice. */
 const DIRECTORIES_AT_ONCE = 4;
-/** Below so many levels they are looked at one after the other: 16 at once are enough. */
+/** Below this depth, directories are searched in sequence: 16 in parallel are enough. */
 const DEPTH_BESIDE_MAX = 2;
 /**
- * Snapshots and paths that are named: enough to see what is concerned, for any amount of damage.
- * Our choice.
+ * Maximum snapshots and paths to name. They show the effect of any amount of damage. Our choice.
  */
 const SNAPSHOTS_MAX = 100;
 const PATHS_MAX = 20;
 
-/** A snapshot that cannot be restored completely. */
+/** A snapshot that cannot be fully restored. */
 export interface DamagedSnapshot {
   readonly snapshot: Snapshot;
-  /**
-   * The first of its files and directories that are damaged; directories end in `/`, and the root
-   * is `/`.
-   */
+  /** The first damaged files and directories. Directories end in `/`, and the root is `/`. */
   readonly paths: readonly string[];
-  /** There are more. */
+  /** More paths are damaged. */
   readonly hasMore: boolean;
 }
 
 export interface DamageSearchResult {
-  /** In the order of the snapshots. */
+  /** In the order of the given snapshots. */
   readonly damaged: readonly DamagedSnapshot[];
-  /** Damaged snapshots beyond those. */
+  /** Damaged snapshots that are not in `damaged`. */
   readonly notNamed: number;
 }
 
 /**
- * Which snapshots and which of their files the damage that is known to the repository concerns.
- * What is whole is looked at once, in however many snapshots it is; about 25 bytes are held for
- * each directory and each object of several contents. Throws `CANCELED`, and what the storage
- * throws when it does not answer.
+ * Finds the snapshots and files affected by the damage that the repository knows. Searches an
+ * undamaged object once, even if many snapshots share it. Holds about 25 bytes for each directory
+ * and each object of several contents. Throws `CANCELED`, and storage errors if the storage is
+ * unreachable.
  */
 export async function searchDamage(
   repository: Repository,
@@ -70,7 +66,7 @@ class Hits {
   readonly paths: string[] = [];
   count = 0;
 
-  /** One more than are named is enough to know that there are more. */
+  /** A single hit beyond the named paths is enough to set `hasMore`. */
   get isFull(): boolean {
     return this.count > PATHS_MAX;
   }
@@ -97,25 +93,24 @@ class DamageSearch {
     this.#signal = signal;
   }
 
-  /** Returns whether all of it is whole. */
+  /** Returns whether the entry and everything below it is undamaged. */
   async visit(entry: DirectoryEntry, path: string, hits: Hits, depth = 0): Promise<boolean> {
     this.#signal.throwIfAborted();
     const { type, objectId } = entry;
     if (this.#whole.has(objectId)) return true;
     let isWhole = await this.#isObjectWhole(objectId);
     if (type === 'd') {
-      // What lies below one that is damaged may be readable all the same, where the damage is only
-      // assumed.
+      // Search below a damaged directory too: some damage is only assumed, so it may be readable.
       const isReadable = await this.#visitBelow(objectId, { path, hits, depth });
       if (!isWhole || isReadable === undefined) hits.add(`${path}/`);
       isWhole &&= isReadable === true;
     } else if (!isWhole) hits.add(path);
-    // What is one content costs less to look up than to remember.
+    // An object of one content costs less to look up than to remember.
     if (isWhole && (type === 'd' || objectId.startsWith('I'))) this.#whole.add(objectId);
     return isWhole;
   }
 
-  /** Whether all below a directory is whole; undefined where it cannot be read. */
+  /** Whether everything below a directory is undamaged. Undefined if it is unreadable. */
   async #visitBelow(id: ObjectId, { path, hits, depth }: Place): Promise<boolean | undefined> {
     const { contents } = this.#repository;
     const atOnce = depth < DEPTH_BESIDE_MAX ? DIRECTORIES_AT_ONCE : 1;
@@ -141,7 +136,7 @@ class DamageSearch {
     let isWhole = true;
     try {
       await visitContents(contents, id, (contentId) => {
-        // One that is marked deleted is there.
+        // A content marked as deleted still exists.
         const entry = contents.find(contentId);
         isWhole &&= entry !== undefined && !contents.damaged.has(entry);
       });

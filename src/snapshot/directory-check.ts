@@ -13,7 +13,7 @@ import {
 import { STREAM_END, STREAM_START } from './directory-text.ts';
 import { StreamCursor } from './stream-cursor.ts';
 
-/** Our choice: directories with more files take memory of their own. */
+/** Maximum size of the reused key buffer. Larger directories get their own memory. Our choice. */
 const KEYS_KEPT_MAX = 4 << 20;
 const COMMA = 44;
 const LETTER_F = 102;
@@ -25,19 +25,19 @@ const SYMLINK = 0o120000;
 const ASCII = /^[\u0020-\u007e]+$/;
 
 /**
- * How a directory and an earlier stream of it compare: `differs` when a file is not as the stream
- * says, `unknown` where something is out of the ordinary.
+ * Result of comparing a directory with an earlier stream. `differs` if a file has changed,
+ * `unknown` if anything is unusual.
  */
 export type DirectoryCheck = DirectoryComparison | 'differs' | 'unknown';
 
 export interface CheckedDirectory {
   readonly path: BytePath;
-  /** The earlier stream; its bytes change while it is read. */
+  /** The earlier stream. The comparison changes its bytes temporarily. */
   readonly stream: Buffer;
   readonly hashBytes: number;
-  /** Files that make a directory be looked at more closely. */
+  /** Files whose presence requires a listing. */
   readonly special: readonly string[];
-  /** With more names than this, a directory is not looked at as a whole. */
+  /** Maximum names in a directory to check. Larger directories are listed. */
   readonly entriesMax: number;
   /** The extra attributes that the backup keeps. */
   readonly rules?: ExtraRules | undefined;
@@ -46,9 +46,9 @@ export interface CheckedDirectory {
 }
 
 /**
- * Compares a directory with an earlier stream by looking at what the stream names, without listing
- * it: when all are as they were and the directory has as many names, nothing else is in it. It
- * never says that a directory is as it was when it is not; what it does not know, a listing tells.
+ * Compares a directory with an earlier stream, without listing it. Checks each entry of the stream
+ * and the number of names in the directory. If both match, the directory has nothing else. Never
+ * reports a changed directory as unchanged. If the result is `unknown`, list the directory.
  */
 export function checkDirectory(checked: CheckedDirectory, reader: StatusReader): DirectoryCheck {
   const { path, stream, special, hashBytes, rules, plainBefore = -Infinity } = checked;
@@ -57,7 +57,7 @@ export function checkDirectory(checked: CheckedDirectory, reader: StatusReader):
   const isWhole = end >= STREAM_START.length - 1 && stream.subarray(-2).equals(Buffer.from('}\n'));
   if (!isWhole || special.some((name) => stream.includes(`"name":"${name}"`))) return 'unknown';
   const filesAt = startOfFiles(stream, end);
-  // The comma between them is neither's.
+  // The comma between directories and files belongs to neither.
   const isFirst = filesAt === STREAM_START.length || filesAt === end;
   if (!isFirst && stream[filesAt - 1] !== COMMA) return 'unknown';
   const directoriesEnd = isFirst ? filesAt : filesAt - 1;
@@ -84,7 +84,7 @@ export function checkDirectory(checked: CheckedDirectory, reader: StatusReader):
     });
     if (typeof files === 'string') return files;
     const count = reader.countNames(descriptor);
-    // Other directories do not make the files others: a listing tells.
+    // Different subdirectories do not make the files different, so list the directory.
     if (count === undefined || count !== files.entries + names.length) return 'unknown';
     if (count > checked.entriesMax) return 'unknown';
     const found = lookAtNamesIn(
@@ -101,15 +101,15 @@ export function checkDirectory(checked: CheckedDirectory, reader: StatusReader):
   }
 }
 
-/** Where the first entry begins that is no directory; `end` where there is none. */
+/** Start of the first entry that is not a directory, or `end`. */
 function startOfFiles(stream: Buffer, end: number): number {
-  // Quotes within names are escaped: what is found is a field.
+  // Quotes within names are escaped, so a match is a field.
   const found = [',"type":"f"', ',"type":"s"'].map((field) => stream.indexOf(field));
   const first = Math.min(...found.filter((at) => at >= 0), end);
   return first === end ? end : stream.lastIndexOf('{"name":"', first);
 }
 
-/** Names of these directories; undefined where one is out of the ordinary. */
+/** Names of these directories. Undefined if any entry is unusual. */
 function namesOf(directories: string): string[] | undefined {
   let parsed: unknown;
   try {
@@ -135,7 +135,7 @@ interface FilesToCheck {
   readonly reader: StatusReader;
 }
 
-/** What the stream has of files, when each of them is as it says. */
+/** The stream's data about files, if every file is unchanged. */
 function checkFiles(
   checked: FilesToCheck,
 ): Omit<SameFiles, 'directories' | 'summary'> | 'differs' | 'unknown' {
@@ -151,7 +151,7 @@ function checkFiles(
     if (entries > 0 && !cursor.skip(COMMA)) return 'unknown';
     if (!cursor.next(entries * keyBytes)) return 'unknown';
     const { nameAt, nameEnd, type } = cursor;
-    // In order, none is there twice.
+    // The names are sorted, so none occurs twice.
     if (stream.compare(stream, before.at, before.end, nameAt, nameEnd) <= 0) return 'unknown';
     before = { at: nameAt, end: nameEnd };
     if (type !== LETTER_F && type !== LETTER_S) return 'unknown';
@@ -164,7 +164,7 @@ function checkFiles(
     files++;
     bytes += cursor.sizeBytes;
   }
-  // With memory of its own length: it is sent to another thread.
+  // Copy to an exact length, because the keys are sent to another thread.
   return {
     entries,
     files,
@@ -174,8 +174,7 @@ function checkFiles(
 }
 
 /**
- * Kept from one directory to the next: left to the collector, so much for each piles up outside of
- * the heap.
+ * Reused for all directories. New buffers would pile up outside the heap until garbage collection.
  */
 let keysScratch = Buffer.alloc(0);
 function keysRoom(length: number): Buffer {
@@ -185,8 +184,8 @@ function keysRoom(length: number): Buffer {
 }
 
 /**
- * Skips entries that had no extra attributes, if their inode did not change since. Entries that had
- * some are read again: a volume that was put back to an earlier state has old times.
+ * Skips entries without extra attributes if their inode has not changed since. Entries with extra
+ * attributes are read again, because a volume restored to an earlier state has old times.
  */
 function hasSameExtra(
   { stream, descriptor, rules, plainBefore }: FilesToCheck,
@@ -201,7 +200,7 @@ function hasSameExtra(
     const extra = readExtra({ descriptor, rules }, name, status) ?? '';
     return stream.toString('latin1', extraAt, extraEnd) === extra;
   } catch {
-    // The listing tells why it cannot be read.
+    // The listing will report the read error.
     return false;
   }
 }

@@ -20,30 +20,30 @@ const CLOSE = bytesOf('}');
 const LIST_END = bytesOf(STREAM_END);
 const STREAM_CLOSE = bytesOf('}\n');
 const LETTER_I = 73;
-/** Letters from here on are prefixes of contents. */
+/** Character codes `g` to `z`: prefixes of contents. */
 const FIRST_PREFIX = 103;
 const LAST_PREFIX = 122;
 const LETTERS = [65, 122] as const;
 /** As in object IDs (repository/object/object-id.ts). */
 const INDIRECTIONS_MAX = 8;
-/** Bytes of the shortest entry besides its hash. */
+/** Bytes of the shortest entry without its hash. */
 const ENTRY_BYTES_MIN = 30;
 
 /** The objects of a directory, in stored order. */
 export interface DirectoryObjects {
   readonly count: number;
-  /** Codes of the letters. */
+  /** Character codes of the types. */
   readonly types: Uint8Array;
-  /** How many indexes lie above the content that a key names. */
+  /** Levels of indexes above the content of a key. */
   readonly indirections: Uint8Array;
-  /** What indexes call the contents that name the objects, one after the other. */
+  /** Index keys of the contents that name the objects, without gaps. */
   readonly keys: Uint8Array;
 }
 
 /**
- * Types and objects of all entries of a whole directory stream; the rest is only checked for its
- * form. Undefined where anything has another form than Kopia's and ours: {@link decodeDirectory}
- * then reads it, or says what is wrong.
+ * Types and objects of all entries of a directory stream. Other fields are only checked for their
+ * form. Undefined if the form differs from Kopia's and ours. Then {@link decodeDirectory} reads it,
+ * or reports the error.
  */
 export function readDirectoryObjects(
   bytes: Uint8Array,
@@ -90,7 +90,7 @@ export function readDirectoryObjects(
   return undefined;
 }
 
-/** What stands between type and object. */
+/** Skips the fields between type and object. */
 function skipMetadata(json: JsonBytes): boolean {
   if (json.take(MODE) && !(skipDigits(json) && json.take(TYPE_END))) return false;
   if (json.take(SIZE) && Number.isNaN(json.field())) return false;
@@ -99,7 +99,7 @@ function skipMetadata(json: JsonBytes): boolean {
   return !(json.take(GROUP) && Number.isNaN(json.field()));
 }
 
-/** Octal ones, as many as there are. */
+/** Skips octal digits. */
 function skipDigits(json: JsonBytes): boolean {
   for (;;) {
     const byte = json.bytes[json.at] as number;

@@ -1,22 +1,22 @@
 import { compareEntries, type DirectoryEntry } from './directory.ts';
 
-/** One name in two directories, or in one of them. */
+/** A name that is in one or both of two directories. */
 export interface EntryPair {
   readonly before?: DirectoryEntry | undefined;
   readonly after?: DirectoryEntry | undefined;
 }
 
 /**
- * Entries of each side whose names the other has not had yet. Directories are sorted, but names
- * with a replaced byte are not in their place. Our choice.
+ * Maximum entries of each side that wait for the same name on the other side. Directories are
+ * sorted, but names with a replaced byte are out of place. Our choice.
  */
 const HELD_MAX = 8192;
 
 type Batches = AsyncGenerator<readonly DirectoryEntry[], unknown>;
 
-/** One of the two directories, of which a part is in memory. */
+/** A side of the comparison: one directory, partly in memory. */
 class Side {
-  /** By name, oldest first. */
+  /** Waiting entries by name, oldest first. */
   readonly held = new Map<string, DirectoryEntry>();
   readonly #batches: Batches;
   #batch: readonly DirectoryEntry[] = [];
@@ -27,12 +27,12 @@ class Side {
     this.#batches = batches;
   }
 
-  /** The next entry, where it is in memory. */
+  /** The next entry, if it is in memory. */
   get head(): DirectoryEntry | undefined {
     return this.#batch[this.#at];
   }
 
-  /** The next entry, undefined at the end. */
+  /** The next entry, or undefined at the end. */
   async peek(): Promise<DirectoryEntry | undefined> {
     while (this.#at >= this.#batch.length && !this.#isEnded) {
       const { value, done } = await this.#batches.next();
@@ -43,7 +43,7 @@ class Side {
     return this.head;
   }
 
-  /** Goes past the entry that was peeked at, which waits for its name on the other side. */
+  /** Moves past the peeked entry, and keeps it until its name appears on the other side. */
   hold(entry: DirectoryEntry): void {
     this.skip();
     this.held.set(entry.name, entry);
@@ -53,14 +53,14 @@ class Side {
     this.#at++;
   }
 
-  /** What is held of a name, once. */
+  /** Removes and returns the waiting entry of a name. */
   take(name: string): DirectoryEntry | undefined {
     const entry = this.held.get(name);
     if (entry) this.held.delete(name);
     return entry;
   }
 
-  /** The oldest that is held, where more are held than may be. */
+  /** Removes and returns the oldest waiting entry if more than `heldMax` wait. */
   takeOldest(heldMax: number): DirectoryEntry | undefined {
     if (this.held.size <= heldMax) return undefined;
     const [oldest] = this.held.values();
@@ -73,9 +73,8 @@ class Side {
 }
 
 /**
- * Goes through two directories beside each other, by name. No more than a part of each is in
- * memory, however long they are: the one that is behind goes on. Names that only one of them has
- * may come later than their place is.
+ * Pairs the entries of two directories by name. Only a part of each is in memory, because the side
+ * that is behind advances. Names in only one directory may be yielded late.
  */
 export async function* pairEntries(
   batchesBefore: Batches,

@@ -4,40 +4,42 @@ import { STREAM_START } from './directory-text.ts';
 
 const START = Buffer.from(STREAM_START);
 /**
- * Behind an entry: the next one begins, or the list ends; as in {@link DirectoryDecoder} neither
- * can be within one.
+ * The text after an entry: the start of the next entry, or the end of the list. As in
+ * {@link DirectoryDecoder}, neither occurs within an entry.
  */
 const NEXT = Buffer.from('},{"name":"');
 const END = Buffer.from('}],"summary":');
-/** One entry is shorter; only a summary with the errors below a directory is long. */
+/** Maximum size of an entry. Only a summary with many errors is long. */
 const ENTRY_BYTES_MAX = 64 << 20;
-/** What every version of Go writes in JSON as it is. */
+/** Characters that every Go version writes unescaped in JSON. */
 const PLAIN = /^[ !#-%'-;=?-[\]-~]+$/;
 
 /**
- * Whether entries of this name can be found in the bytes of a directory: others may be written in
- * several ways.
+ * Whether entries of this name can be found by their bytes. Other names have several JSON forms.
  */
 export const isPlainName = (name: string): boolean => PLAIN.test(name);
 
 /**
- * Looks for the entries of one name in the bytes of a directory, and parses no other: there may be
- * a million.
+ * Searches the bytes of a directory for the entries of a name. Parses only these, because a
+ * directory may have a million entries.
  */
 export class DirectorySearch {
   readonly #needle: Buffer;
   #held: Buffer = Buffer.alloc(0);
   #isStarted = false;
 
-  /** Of a name that {@link isPlainName}; `isWithin` a stream whose start was looked at already. */
+  /**
+   * `name` satisfies {@link isPlainName}. `isWithin` means that the stream's start was already
+   * checked.
+   */
   constructor(name: string, isWithin = false) {
     this.#needle = Buffer.from(`{"name":"${name}",`);
     this.#isStarted = isWithin;
   }
 
   /**
-   * Entries that are whole with these bytes; undefined where the stream does not begin as Kopia and
-   * we write it, and nothing can be told by this. Throws `BAD_DIRECTORY`.
+   * Entries completed by these bytes. Undefined if the stream does not start like Kopia's and ours,
+   * so that it cannot be searched. Throws `BAD_DIRECTORY`.
    */
   push(bytes: Uint8Array): DirectoryEntry[] | undefined {
     const all = this.#held.length === 0 ? asBuffer(bytes) : Buffer.concat([this.#held, bytes]);
@@ -58,8 +60,7 @@ export class DirectorySearch {
   }
 
   /**
-   * Whether all of it could be looked through. Throws `BAD_DIRECTORY` where the stream ends within
-   * an entry that is wanted.
+   * Whether the stream could be searched. Throws `BAD_DIRECTORY` if it ends within a wanted entry.
    */
   finish(): boolean {
     const isCut = this.#held.subarray(0, this.#needle.length).equals(this.#needle);
@@ -69,15 +70,15 @@ export class DirectorySearch {
 
   #hold(rest: Buffer, found: DirectoryEntry[]): DirectoryEntry[] {
     if (rest.length > ENTRY_BYTES_MAX) throw damaged('an entry is too long for its format');
-    // A copy, lest a whole content is kept for some bytes.
+    // Copy, so that a few bytes do not keep a whole content in memory.
     this.#held = Buffer.from(rest);
     return found;
   }
 }
 
 /**
- * The first entry that begins in a part of a stream behind its start; undefined where there is
- * none. Throws `BAD_DIRECTORY`.
+ * The first entry that begins in this part of a stream, or undefined. The part is not the stream's
+ * start. Throws `BAD_DIRECTORY`.
  */
 export function firstEntryIn(bytes: Uint8Array): DirectoryEntry | undefined {
   const all = asBuffer(bytes);
@@ -86,7 +87,7 @@ export function firstEntryIn(bytes: Uint8Array): DirectoryEntry | undefined {
   return end < 0 ? undefined : entryIn(all.subarray(before + 2, end));
 }
 
-/** Behind its last byte; -1 where it is not there yet. */
+/** Position after the entry, or -1 if its end has not arrived. */
 function endOf(all: Buffer, at: number): number {
   const next = all.indexOf(NEXT, at);
   const end = next >= 0 ? next : all.indexOf(END, at);

@@ -17,31 +17,31 @@ import {
 
 const START = Buffer.from(`{"stream":"${DIRECTORY_STREAM}","entries":[`);
 /**
- * Between two entries, and nowhere else: a quote inside a string has a backslash before it, and
- * objects in summaries have no names.
+ * Occurs only between two entries: quotes in strings are escaped, and objects in summaries have no
+ * names.
  */
 const BETWEEN = Buffer.from('},{"name":"');
-/** Bytes that are parsed at once: some thousand entries. */
+/** Bytes parsed at once, some thousand entries. */
 const BLOCK_BYTES = 1 << 20;
-/** A stream in another form than Kopia's and ours is parsed whole, up to this. */
+/** Maximum size of a stream in another form than Kopia's and ours, which is parsed whole. */
 const WHOLE_BYTES_MAX = 64 << 20;
 
 /**
- * Parses the stream of a directory as it arrives: no more than a part of it is in memory. Entries
- * to skip are counted, and not parsed.
+ * Parses a directory stream as it arrives. Holds only a part in memory. Skipped entries are counted
+ * but not parsed.
  */
 export class DirectoryDecoder {
   #toSkip: number;
   #held: Uint8Array[] = [];
   #heldBytes = 0;
-  /** Undefined before enough has come to tell. */
+  /** Undefined until enough bytes have arrived. */
   #isRegular: boolean | undefined;
 
   constructor(skip = 0) {
     this.#toSkip = skip;
   }
 
-  /** Entries that are whole with these bytes. Throws `BAD_DIRECTORY`. */
+  /** Entries completed by these bytes. Throws `BAD_DIRECTORY`. */
   *push(bytes: Uint8Array): Generator<DirectoryEntry[]> {
     for (let at = 0; at < bytes.length; at += BLOCK_BYTES) {
       const part = bytes.subarray(at, at + BLOCK_BYTES);
@@ -54,7 +54,7 @@ export class DirectoryDecoder {
     }
   }
 
-  /** The last entries, and the summary. Throws `BAD_DIRECTORY`. */
+  /** The last entries and the summary. Throws `BAD_DIRECTORY`. */
   finish(): { entries: DirectoryEntry[]; summary: DirectorySummary | undefined } {
     const rest = Buffer.concat(this.#held);
     const bytes = this.#isRegular === true ? Buffer.concat([START, rest]) : rest;
@@ -69,7 +69,7 @@ export class DirectoryDecoder {
     return entries.slice(skipped);
   }
 
-  /** All entries that are held but the last, behind which the list may end. */
+  /** All held entries except the last, because the list may end after it. */
   #take(): DirectoryEntry[] {
     let held = Buffer.concat(this.#held);
     if (this.#isRegular === undefined) {
@@ -110,9 +110,9 @@ function damaged(what: string, cause?: unknown): CodedError {
 }
 
 /**
- * Entries of a directory object in stored order, some at a time; one batch where the object is one
- * content, as nearly all are. Without the first `skip`, which are read and not parsed: damage in
- * them may be passed over. Returns the summary. Throws `BAD_DIRECTORY` and what reading throws.
+ * Entries of a directory object in stored order, in batches. Nearly all directories are one content
+ * and give one batch. The first `skip` entries are read but not parsed, so damage in them may go
+ * unnoticed. Returns the summary. Throws `BAD_DIRECTORY` and read errors.
  */
 export async function* streamDirectory(
   contents: ContentManager,
@@ -134,8 +134,8 @@ export async function* streamDirectory(
 }
 
 /**
- * All entries of a directory object: only where their number does not matter. Throws
- * `BAD_DIRECTORY` and what reading throws.
+ * All entries of a directory object. Use this only if their number is small. Throws `BAD_DIRECTORY`
+ * and read errors.
  */
 export async function readDirectory(
   { contents }: Repository,

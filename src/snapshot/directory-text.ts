@@ -1,12 +1,12 @@
 import { asBuffer, formatGoTime, goString, type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import { type DirectoryListing, type SameFiles, STAT_FIELDS } from '../volume-files/index.ts';
 
-/** What a directory stream says of a name before it says what the object is. */
+/** The fields of a directory entry before its object. */
 export interface EntryHead {
   readonly name: string;
-  /** `f`, `d` or `s`; others are kept as they are. */
+  /** `f`, `d` or `s`. Other types are kept unchanged. */
   readonly type: string;
-  /** Permission bits, and setuid, setgid, sticky as in `stat`: 0o7777. */
+  /** Permission bits with setuid, setgid and sticky, as in `stat`: 0o7777. */
   readonly mode: number;
   readonly size: number;
   readonly mtimeNs: Nanoseconds;
@@ -15,7 +15,7 @@ export interface EntryHead {
 }
 
 export const DIRECTORY_STREAM = 'kopia:directory';
-/** Go's flags for setuid, setgid and sticky (io/fs.FileMode), and the Unix ones. */
+/** Setuid, setgid and sticky in Go (io/fs.FileMode) and Unix. */
 export const GO_FLAGS: readonly [go: number, unix: number][] = [
   [1 << 23, 0o4000],
   [1 << 22, 0o2000],
@@ -29,7 +29,7 @@ export function formatMode(mode: number): string {
 }
 
 /**
- * JSON of one entry in Kopia's field order up to its object: `{"name":…,"obj":"`. Absent fields are
+ * JSON of an entry up to its object, in Kopia's field order: `{"name":…,"obj":"`. Absent fields are
  * zero.
  */
 export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHead): string {
@@ -42,7 +42,7 @@ export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHe
   return `{${first}"type":"${type}",${modeField}${sizeField}${time}${owner}${group}"obj":"`;
 }
 
-/** Ours, the last one of an entry; nothing where there is nothing to tell. */
+/** Longshore's own field, last in an entry. Empty without extra attributes. */
 export const extraField = (extra: string | undefined): string =>
   extra === undefined ? '' : `${EXTRA_FIELD}${extra}`;
 export const EXTRA_FIELD = ',"longshore":';
@@ -56,9 +56,8 @@ const DIRECTORY = 0o040000;
 const SYMLINK = 0o120000;
 
 /**
- * Compares a listing with the stream of an earlier one, as text: what Kopia and we write has one
- * form. Undefined when anything but directories differs, or when either has something out of the
- * ordinary.
+ * Compares a listing with an earlier stream as text, because Kopia and Longshore write one form.
+ * Undefined if anything but directories differs, or if either side has anything unusual.
  */
 export function compareWithStream(
   listing: DirectoryListing,
@@ -127,7 +126,7 @@ export function compareWithStream(
   };
 }
 
-/** The key of the content that names an object; false when it has another length. */
+/** Writes the key of an object's content. Returns false if it has another length. */
 function writeKey(objectId: string, keys: Buffer, at: number, keyBytes: number): boolean {
   let start = 0;
   while (objectId[start] === 'I' || objectId[start] === 'Z') start++;

@@ -18,21 +18,16 @@ import {
 } from './directory-text.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
-/**
- * File types that a snapshot holds; anything else a reader meets is kept as it is and not restored.
- */
+/** File types that are restored. Other types are kept unchanged in snapshots. */
 export type EntryType = 'f' | 'd' | 's';
 
-/**
- * What the name begins with of a part of a file that was stored before the file was read to its
- * end.
- */
+/** Name prefix of a partial file, stored before the file was completely read. */
 export const CHECKPOINTED = '.checkpointed.';
 
-/** Whether a name is of such a part: Kopia gives it the size of the file. */
+/** Whether a name is that of a partial file. Kopia gives it the size of the whole file. */
 export const isCheckpointed = (name: string): boolean => name.startsWith(CHECKPOINTED);
 
-/** What is below a directory, itself included. */
+/** Totals of a directory and everything below it. */
 export interface DirectorySummary {
   readonly size: number;
   readonly files: number;
@@ -51,18 +46,15 @@ export interface EntryError {
   readonly error: string;
 }
 
-/** One name in a directory, or the root of a snapshot. */
+/** A name in a directory, or the root of a snapshot. */
 export interface DirectoryEntry extends EntryHead {
   readonly objectId: ObjectId;
   readonly summary?: DirectorySummary | undefined;
-  /**
-   * JSON of `ExtraAttributes`: attributes for which Kopia has no field. Kopia and Velero ignore
-   * them.
-   */
+  /** JSON of `ExtraAttributes`: attributes without a Kopia field. Kopia and Velero ignore them. */
   readonly extra?: string | undefined;
 }
 
-/** Throws `BAD_DIRECTORY`. Kopia parses it as a C integer literal. */
+/** Parses a C integer literal, as Kopia does. Throws `BAD_DIRECTORY`. */
 export function parseMode(text: string): number {
   if (!/^0[0-7]*$|^[1-9]\d*$|^0x[0-9a-f]+$/i.test(text)) throw badDirectory(`mode "${text}"`);
   const value = /^0[0-7]+$/.test(text) ? Number.parseInt(text, 8) : Number(text);
@@ -89,14 +81,14 @@ function encodeSummary(summary: DirectorySummary): string {
 const encodeError = ({ path, error }: EntryError): string =>
   `{"path":${goString(path)},"error":${goString(error)}}`;
 
-/** JSON of one entry in Kopia's field order; absent fields are zero. */
+/** JSON of an entry in Kopia's field order. Absent fields are zero. */
 export function encodeEntry(entry: DirectoryEntry): string {
   const { summary, extra } = entry;
   const summaryField = summary ? `,"summ":${encodeSummary(summary)}` : '';
   return `${entryHead(entry)}${entry.objectId}"${summaryField}${extraField(extra)}}`;
 }
 
-/** Directories first, then the rest, each group by the bytes of the name. */
+/** Order: directories first, then the rest, each by the bytes of the name. */
 export function compareEntries(a: DirectoryEntry, b: DirectoryEntry): number {
   if ((a.type === 'd') !== (b.type === 'd')) return a.type === 'd' ? -1 : 1;
   return compareUtf8(a.name, b.name);
@@ -113,11 +105,11 @@ export function encodeDirectory(
   return Buffer.from(encoder.entries(entries) + encoder.end(summary));
 }
 
-/** The same in parts, for directories whose stream is longer than a string may be. */
+/** {@link encodeDirectory} in parts, for streams longer than the maximum string. */
 export class DirectoryEncoder {
   #isEmpty = true;
 
-  /** The text of the next entries, with what begins the stream. */
+  /** The text of the next entries, including the stream's start before the first. */
   entries(entries: readonly DirectoryEntry[]): string {
     if (entries.length === 0) return '';
     const start = this.#isEmpty ? `${STREAM_START}[` : ',';
@@ -125,7 +117,7 @@ export class DirectoryEncoder {
     return start + entries.map(encodeEntry).join(',');
   }
 
-  /** The same state, which goes on by itself. */
+  /** An independent copy of the state. */
   copy(): DirectoryEncoder {
     const copy = new DirectoryEncoder();
     copy.#isEmpty = this.#isEmpty;
@@ -138,10 +130,10 @@ export class DirectoryEncoder {
   }
 }
 
-/** A sum; of one beyond 2^53, which few sparse files reach, a double keeps the first digits. */
+/** A sum. Above 2^53, which few sparse files reach, it is rounded to a double. */
 const sum = z.union([z.number(), z.bigint().transform(Number)]);
 
-/** The same where it may be left out. */
+/** An optional sum. */
 export const sumOrZero = sum.optional().default(0);
 
 const summarySchema = z.looseObject({
@@ -169,7 +161,7 @@ interface RawEntry {
   longshore?: unknown;
 }
 
-/** Throws where it is not valid. */
+/** Throws if it is invalid. */
 export function parseSummary(raw: unknown): DirectorySummary | undefined {
   if (raw === undefined || raw === null) return undefined;
   const { maxTime, errors, ...rest } = summarySchema.parse(raw);
@@ -185,7 +177,10 @@ function optional<T extends 'string' | 'number'>(
   return value as T extends 'string' ? string : number;
 }
 
-/** By hand: a directory of 100,000 names is parsed in one go. Throws `BAD_DIRECTORY`. */
+/**
+ * Checks without a schema, because a directory of 100,000 names is parsed at once. Throws
+ * `BAD_DIRECTORY`.
+ */
 export function parseEntry(value: unknown): DirectoryEntry {
   if (typeof value !== 'object' || value === null) throw badDirectory('an entry is not an object');
   const raw = value as RawEntry;
@@ -212,7 +207,7 @@ export function parseEntry(value: unknown): DirectoryEntry {
   }
 }
 
-/** The text of the field, to compare it with others. Restores check its parts. */
+/** The field as text, for comparison. Restores check its parts. */
 const extraText = (value: unknown): string =>
   JSON.stringify(value, (_key, each: unknown) => (typeof each === 'bigint' ? String(each) : each));
 

@@ -25,16 +25,16 @@ interface Wanted {
 }
 
 /**
- * A directory in so many contents is read from its start: half of it at most would be saved. Our
- * choice.
+ * Minimum contents of a directory for a binary search. With fewer, it saves at most half of the
+ * reads. Our choice.
  */
 const PIECES_MIN = 6;
 
 /**
- * What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no
- * UTF-8, so that several may have it. A long directory is searched by halves, since its entries are
- * sorted; a name that is not found so is looked for everywhere. Throws `BAD_DIRECTORY`, and what
- * reading throws.
+ * The entry with a name, and optionally with an object. Several entries may share a name, because
+ * Kopia replaces bytes that are not UTF-8. Long directories are sorted, so names are found by
+ * binary search. If that fails, searches the whole directory. Throws `BAD_DIRECTORY` and read
+ * errors.
  */
 export async function findInDirectory(
   { contents }: Repository,
@@ -57,7 +57,7 @@ export async function findInDirectory(
   return undefined;
 }
 
-/** Its bytes are looked through, and nothing is parsed but entries of that name. */
+/** Searches the bytes, and parses only entries of that name. */
 async function searchBytes(
   contents: Contents,
   id: ObjectId,
@@ -71,14 +71,14 @@ async function searchBytes(
     if (!entries) return 'another form';
     const child = entries.find(isIt);
     if (child) return child;
-    // What follows may be in memory already, and looking through all of it would keep everything
-    // else of this process waiting.
+    // The next bytes may already be in memory. Searching them without a pause would block the
+    // process.
     await setImmediate(undefined, options.signal && { signal: options.signal });
   }
   return search.finish() ? undefined : 'another form';
 }
 
-/** Undefined also where the directory is short, not sorted, or in another form. */
+/** Undefined also if the directory is short, unsorted, or in another form. */
 async function findByHalves(
   contents: Contents,
   id: ObjectId,
@@ -95,7 +95,7 @@ async function findByHalves(
     }
     return firsts.get(at);
   };
-  // Directories come first; whether it is one is not known.
+  // Directories are sorted before files, and the type of the name is unknown, so try both.
   for (const isDirectory of [false, true]) {
     let low = 0;
     let high = pieces.length - 1;
@@ -107,7 +107,7 @@ async function findByHalves(
       if (isBehind(first, { name, isDirectory })) high = middle - 1;
       else low = middle;
     }
-    // It may end in the next one.
+    // The entry may end in the next piece.
     const search = new DirectorySearch(name, true);
     for (const piece of pieces.slice(low, low + 2)) {
       const found = search.push(await readPiece(contents, piece, options))?.find(isIt);

@@ -1,17 +1,12 @@
 import { CodedError } from '../base/index.ts';
 import { type Manifest, type ManifestId, type Repository } from '../repository/index.ts';
 
-/**
- * Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches.
- */
+/** Snapshots deleted with one flush. Our choice: a kill leaves whole batches. */
 const BATCH = 200;
 
 export interface ForgetResult {
   readonly forgotten: readonly string[];
-  /**
-   * Those that are not there: somebody has forgotten them before, as after a try whose end was not
-   * heard of.
-   */
+  /** Snapshots that do not exist, perhaps because an earlier call has deleted them. */
   readonly missing: readonly string[];
 }
 
@@ -21,13 +16,13 @@ export interface ForgetOptions {
   readonly signal: AbortSignal;
   readonly batch?: number;
   /**
-   * Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the
-   * result.
+   * Called for each existing snapshot. If it returns false, the snapshot stays and is in no list of
+   * the result.
    */
   readonly mayForget?: (id: string, tags: Tags) => Promise<boolean>;
 }
 
-/** Reads the tags alone: other fields of the manifest may be damaged. */
+/** Reads only the tags, because other fields may be damaged. */
 function tagsIn({ data }: Manifest): Tags {
   const { tags } = (data ?? {}) as { readonly tags?: unknown };
   const pairs = typeof tags === 'object' && tags !== null ? Object.entries(tags) : [];
@@ -35,9 +30,9 @@ function tagsIn({ data }: Manifest): Tags {
 }
 
 /**
- * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held.
- * May be repeated: what an earlier try has forgotten is `missing`. Throws `MANIFESTS_UNREADABLE` if
- * they may only be unreadable. After a failure of the storage, earlier batches are forgotten.
+ * Deletes snapshot manifests, many with each flush. Full maintenance frees their contents. Can be
+ * repeated: already deleted snapshots are `missing`. Throws `MANIFESTS_UNREADABLE` if missing
+ * snapshots may be unreadable. After a storage failure, earlier batches stay deleted.
  */
 export async function forgetSnapshots(
   repository: Repository,

@@ -10,17 +10,17 @@ import {
 import { markUsedContents } from './used-contents.ts';
 
 /**
- * Changes between two flushes: some 300 bytes each in memory. Our choice: each flush asks the
- * storage four times and more.
+ * Changes between two flushes, about 300 bytes each in memory. Our choice: a flush makes at least
+ * four requests.
  */
 const BATCH_CHANGES = 50_000;
-/** Contents looked at between two looks at the signal. */
+/** Contents read between two checks of the signal. */
 const ROWS_AT_ONCE = 50_000;
-/** Walks that are begun anew because the index was read anew meanwhile. Our choice. */
+/** Maximum walks. A walk restarts if the index was reloaded meanwhile. Our choice. */
 const WALKS_MAX = 3;
 const LETTER_M = 109;
 
-/** What is counted, under Kopia's names. */
+/** Counters, by Kopia's names. */
 const COUNTED = [
   'unreferencedContent',
   'deletedContent',
@@ -32,11 +32,10 @@ const COUNTED = [
 type Counted = (typeof COUNTED)[number];
 
 /**
- * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back
- * what is reached. There is no plan unless every snapshot could be walked to its last entry. The
- * plan holds a mark for each content of the index as it was before the walk; contents that came
- * later stay as they are. Whatever changes is decided by its entry of that moment. `batchChanges`:
- * tests lower it.
+ * Plans to mark every content as deleted that no snapshot reaches, and to undelete reached
+ * contents. Incomplete snapshots count too. Fails unless every snapshot can be walked completely.
+ * The plan holds a mark for each content of the index before the walk. Newer contents stay
+ * unchanged. Each change uses the content's current entry. Tests lower `batchChanges`.
  */
 export async function planGarbageCollection(
   context: TaskContext,
@@ -57,8 +56,8 @@ export async function planGarbageCollection(
     },
     apply: async () => {
       try {
-        // A content that another run has rewritten since must not get its old pack back, which is
-        // deleted an hour later.
+        // A content may have been moved to a new pack by another run. The old pack is deleted an
+        // hour later, so do not restore the old entry.
         await contents.refreshIfOld({ signal });
         for (const changes of collection.batches()) {
           for (const { entry, deleted } of changes) contents.setEntryDeleted(entry, deleted);
@@ -74,17 +73,16 @@ export async function planGarbageCollection(
 }
 
 /**
- * The index is read anew when a pack is missing on the way: another client may have moved what is
- * in it. The marks are of the index before that, so the walk begins again. Marks of an older index
- * are safe all the same, since contents that it does not name stay as they are; so the last walk
- * counts in any case.
+ * Walks again if the index was reloaded. That happens if a pack is missing, because another client
+ * may have moved its contents. Then the marks are of the older index. They are still safe, because
+ * contents missing in it stay unchanged. So the last walk counts in any case.
  */
 async function markAll(context: TaskContext): Promise<IndexMarks> {
   const { contents, manifests } = context.repository;
   for (let walk = 1; ; walk++) {
     const { marks, isCurrent } = contents.openMarks();
-    // The snapshots must not be older than the marks: contents of one that is not listed would be
-    // collected.
+    // List snapshots after the marks were opened. Otherwise the contents of an unlisted snapshot
+    // would be collected.
     manifests.invalidate();
     try {
       await markUsedContents(context, marks);
@@ -97,7 +95,7 @@ async function markAll(context: TaskContext): Promise<IndexMarks> {
   }
 }
 
-/** A content that is to be marked deleted, or not deleted any more, by its newest entry. */
+/** A content to mark as deleted or to undelete, by its newest entry. */
 interface Change {
   readonly entry: IndexEntry;
   readonly deleted: boolean;
@@ -115,7 +113,7 @@ class Collection {
     this.#batchChanges = batchChanges;
   }
 
-  /** What is to be changed, by entries that hold until the next await. */
+  /** The changes. Their entries are valid until the next await. */
   *batches(): Generator<Change[]> {
     const { repository, signal, progress } = this.#context;
     progress?.begin(progress.task, 'contents', repository.contents.contentCount);
@@ -135,7 +133,7 @@ class Collection {
     yield changes;
   }
 
-  /** Undefined: it stays as it is. */
+  /** Undefined if the content stays unchanged. */
   #examine(row: MarkedRow): Change | undefined {
     const { prefix, deleted, originalLength, isMarked } = row;
     if (prefix === LETTER_M) {
@@ -146,7 +144,7 @@ class Collection {
       if (isMarked) this.#count('inUseContent', originalLength);
       return undefined;
     }
-    // The row is of the time before the walk.
+    // The row is older than the walk, so look up the current entry.
     const entry = this.#context.repository.contents.find(row.entry.contentId);
     if (entry?.deleted !== deleted) return undefined;
     if (isMarked) this.#count('recoveredContent', originalLength);

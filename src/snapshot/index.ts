@@ -1,6 +1,6 @@
 /**
- * Snapshots on top of a repository: manifests, directories, policies, garbage collection. Knows
- * nothing of file systems or devices; `uploader` fills and restores them.
+ * Snapshots on top of a repository: manifests, directories, policies and garbage collection. Must
+ * not know file systems or devices. `uploader` fills and restores snapshots.
  */
 export {
   CHECKPOINTED,

@@ -10,8 +10,8 @@ const WORDS = 4;
 const LOAD_MAX = 0.7;
 
 /**
- * A set of content ids at about 25 bytes each, where strings take 100: garbage collection holds all
- * that is in use. Ids are told apart by 16 bytes of their hash with the prefix mixed in.
+ * A set of content IDs at about 25 bytes each. (Strings take 100 bytes, and garbage collection
+ * holds all IDs in use.) Compares 16 bytes of the hash, with the prefix mixed in.
  */
 export class ContentIdSet {
   #slots = new Uint32Array(1024 * WORDS);
@@ -21,7 +21,7 @@ export class ContentIdSet {
     return this.#count;
   }
 
-  /** Returns whether it was new. */
+  /** Returns whether the ID was new. */
   add(id: ContentId): boolean {
     if (this.#count >= (this.#slots.length / WORDS) * LOAD_MAX) this.#grow();
     const key = keyOf(id);
@@ -47,11 +47,11 @@ export class ContentIdSet {
   }
 }
 
-/** The same for objects: an index and the content that it begins with are different objects. */
+/** A set of object IDs. An index and its first content are different objects. */
 export class ObjectIdSet {
   readonly #levels: ContentIdSet[] = [];
 
-  /** Returns whether it was new. */
+  /** Returns whether the ID was new. */
   add(id: ObjectId): boolean {
     const { indirections, contentId } = parseObjectId(id);
     return (this.#levels[indirections] ??= new ContentIdSet()).add(contentId);
@@ -63,7 +63,7 @@ export class ObjectIdSet {
   }
 }
 
-/** Never zero in its first word, which marks an empty slot. */
+/** The first word is never zero, because zero marks an empty slot. */
 function keyOf(id: ContentId): Uint32Array {
   const hash = hashOf(id);
   const key = new Uint32Array(WORDS);

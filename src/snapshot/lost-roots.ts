@@ -15,25 +15,25 @@ import { streamDirectory } from './directory-stream.ts';
 import { listReadableSnapshots, type NewSnapshot, saveSnapshot } from './snapshot-manifest.ts';
 import type { SourceInfo } from './source.ts';
 
-/** Directory contents taken from the index at once. */
+/** Directory contents read from the index at once. */
 const ENTRIES_AT_ONCE = 10_000;
-/** Names in a lost root that are shown. Our choice. */
+/** Names of a lost root to show. Our choice. */
 const NAMES_MAX = 5;
 const STREAM_BYTES = 40;
 
 /** The root directory of a snapshot whose manifest is lost. */
 export interface LostRoot {
   readonly objectId: ObjectId;
-  /** About when its backup ended. */
+  /** Approximate end of its backup. */
   readonly writtenNs: Nanoseconds;
   readonly summary: DirectorySummary | undefined;
-  /** The first entries in it, to recognize it by. */
+  /** The first names in it, so that users can recognise it. */
   readonly names: readonly string[];
 }
 
 /**
- * Directories that are in no other directory and in no snapshot, newest first. Their snapshots are
- * lost, or were deleted since the last garbage collection. Reads all directories once.
+ * Directories that no directory or snapshot refers to, newest first. Their snapshots are lost, or
+ * were deleted since the last garbage collection. Reads all directories once.
  */
 export async function findLostRoots(
   repository: Repository,
@@ -94,7 +94,7 @@ async function markBelow(
   }
 }
 
-/** The directory that begins with this content. Undefined for other parts of long directories. */
+/** The directory that starts with this content. Undefined for other parts of long directories. */
 async function kindOf(
   { contents }: Repository,
   contentId: ContentId,
@@ -138,7 +138,7 @@ async function describe({ contents }: Repository, root: LostRoot): Promise<LostR
   return unlessLost(read());
 }
 
-/** Undefined for objects that cannot be read. */
+/** Undefined for unreadable objects. */
 async function unlessLost<T>(task: Promise<T>): Promise<T | undefined> {
   try {
     return await task;
@@ -150,8 +150,8 @@ async function unlessLost<T>(task: Promise<T>): Promise<T | undefined> {
 }
 
 /**
- * Makes a snapshot from a root directory, and returns its ID. A snapshot of the same source and
- * root is used again. Durable after a flush. Throws `NOT_A_DIRECTORY` for other objects.
+ * Creates a snapshot from a root directory and returns its ID. Reuses a snapshot of the same source
+ * and root. Durable after a flush. Throws `NOT_A_DIRECTORY` for other objects.
  */
 export async function attachRoot(
   repository: Repository,
@@ -182,7 +182,7 @@ interface AttachedRoot {
   readonly summary: DirectorySummary | undefined;
 }
 
-/** Owner and mode of the root itself were in the lost manifest. */
+/** The root's owner and mode were in the lost manifest, so they get defaults. */
 function attached({ root, source, writtenNs, summary }: AttachedRoot): NewSnapshot {
   const none = { cachedFiles: 0, nonCachedFiles: 0, ignoredErrorCount: 0, excludedTotalSize: 0 };
   return {

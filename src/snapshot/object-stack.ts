@@ -7,24 +7,24 @@ import {
   parseObjectId,
 } from '../repository/index.ts';
 
-/** Taken together. Our choice: some megabytes of metadata for each block that is read. */
+/** Objects read together. Our choice: some megabytes of metadata for each block. */
 const TAKEN_MAX = 8192;
-/** With so many the stack is full, at some 100 bytes each. Our choice. */
+/** With this many objects the stack is full, at about 100 bytes each. Our choice. */
 const FULL_AT = 65_536;
-/** Taken together while it is full: those below a few, before it gets longer still. */
+/** Objects read together from a full stack. Few, so that it hardly grows. */
 const TAKEN_WHEN_FULL = 64;
 
 /**
- * Objects that are to be read, which may add others: the newest are taken first, many at a time,
- * and read in the order of their places in packs. A repository of years has the directories of one
- * tree all over its packs; read in the order of the tree, nearly each would be a request.
+ * A stack of objects to read, which may add more objects. Takes many of the newest objects and
+ * reads them in the order of their packs. In an old repository, the directories of a tree are
+ * spread over many packs. Reading in tree order would need a request for nearly each.
  */
 export class ObjectStack {
   readonly #contents: ContentManager;
   readonly #fullAt: number;
   #ids: ObjectId[] = [];
 
-  /** `fullAt`: tests lower it. */
+  /** Tests lower `fullAt`. */
   constructor(contents: ContentManager, fullAt = FULL_AT) {
     this.#contents = contents;
     this.#fullAt = fullAt;
@@ -38,7 +38,7 @@ export class ObjectStack {
     return this.#ids.length === 0;
   }
 
-  /** Whoever adds should see to it that some are read. */
+  /** Callers that add objects should read some first. */
   get isFull(): boolean {
     return this.#ids.length >= this.#fullAt;
   }
@@ -48,9 +48,9 @@ export class ObjectStack {
   }
 
   /**
-   * Takes some and calls back for each, several beside each other. Once there is no room for what
-   * is added, here or where `hasEnough` says so, the rest is put back, below all others. Throws the
-   * first failure, when nothing is under way any more.
+   * Takes some objects and calls `read` for each, several in parallel. If the stack gets full or
+   * `hasEnough` returns true, puts the rest back at the bottom. Throws the first failure after all
+   * reads have ended.
    */
   async readSome(
     read: (id: ObjectId) => Promise<void>,

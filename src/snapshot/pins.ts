@@ -3,9 +3,9 @@ import type { Manifest, Repository } from '../repository/index.ts';
 import { parseSnapshot } from './snapshot-manifest.ts';
 
 /**
- * Adds or removes names that keep a snapshot from being removed by policy; durable after a flush.
- * It keeps its ID, which others may have written down, and all that this program does not know of
- * it. False when nothing was to be changed. Throws `DAMAGED_SNAPSHOT`.
+ * Adds or removes pins, which exempt a snapshot from retention. Durable after a flush. Keeps the
+ * ID, because users may have noted it, and unknown fields. Returns false if nothing changes. Throws
+ * `DAMAGED_SNAPSHOT`.
  */
 export function changePins(
   { manifests }: Repository,

@@ -16,9 +16,9 @@ import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
 
 /**
- * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with
+ * Finds the entry for a snapshot name ({@link findSnapshotId}) or an object ID, optionally with
  * `/sub/path`. Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`,
- * `BAD_SNAPSHOT_NAME`, and the reason of the signal.
+ * `BAD_SNAPSHOT_NAME`, and the signal's reason.
  */
 export async function resolveEntry(
   repository: Repository,
@@ -46,7 +46,7 @@ export async function resolveEntry(
   return { ...entry, extra: withNote(entry.extra, recorded) };
 }
 
-/** The snapshot and the path that a name means; undefined for an object without a snapshot. */
+/** The snapshot and path for a name. Undefined for an object without a snapshot. */
 export async function resolveOrigin(
   repository: Repository,
   text: string,
@@ -65,7 +65,7 @@ async function resolveRoot(
   name: string,
   source: SourceInfo | undefined,
 ): Promise<DirectoryEntry> {
-  // A snapshot id has the form of a content id too; snapshots come first.
+  // Snapshot IDs look like content IDs, so try snapshots first.
   const id = await findSnapshotId(repository, name, source);
   if (id === undefined) return objectEntry(repository, name);
   const { rootEntry, incomplete } = await getSnapshot(repository, id);
@@ -73,7 +73,7 @@ async function resolveRoot(
   return incomplete === undefined ? rootEntry : asIncomplete(rootEntry, incomplete);
 }
 
-/** The checkpoint of a single file has no summary that would say it. */
+/** The checkpoint of a single file has no summary, so create one. */
 function asIncomplete(root: DirectoryEntry, incomplete: string): DirectoryEntry {
   const { size, mtimeNs, type } = root;
   const [files, dirs] = type === 'd' ? [0, 1] : [1, 0];
@@ -85,7 +85,7 @@ function asIncomplete(root: DirectoryEntry, incomplete: string): DirectoryEntry 
 async function objectEntry(repository: Repository, id: string): Promise<DirectoryEntry> {
   const object = parseName(id);
   if (!repository.contents.find(parseObjectId(object).contentId)) {
-    // Most who name one mean a snapshot that is gone, and nothing is lost.
+    // Not CONTENT_NOT_FOUND: users mostly mean a deleted snapshot, and no data is lost.
     throw new CodedError('SNAPSHOT_NOT_FOUND', `there is neither a snapshot nor an object ${id}`);
   }
   const plain = { name: id, mtimeNs: 0n, uid: 0, gid: 0, objectId: object };

@@ -1,12 +1,12 @@
 import { CodedError, namedFirst } from '../base/index.ts';
 import type { Manifest, ManifestId } from '../repository/index.ts';
 
-/** Fewer digits are a slip of the hand rather than a name. */
+/** Shorter prefixes are likely typing errors. */
 const DIGITS_MIN = 4;
 const PREFIX = /^[0-9a-f]{1,32}$/;
 const SHOWN_MAX = 5;
 
-/** The IDs of all snapshots, for many names that are looked up one after another. */
+/** The IDs of all snapshots, for looking up many names. */
 export class SnapshotIds {
   readonly #manifests: ReadonlyMap<string, Manifest>;
   #sorted: readonly string[] | undefined;
@@ -16,8 +16,8 @@ export class SnapshotIds {
   }
 
   /**
-   * The snapshot with this ID, or the only one whose ID begins with the text; undefined when there
-   * is none. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`.
+   * The snapshot with this ID, or the only snapshot whose ID starts with the text, or undefined.
+   * Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`.
    */
   find(text: string): Manifest | undefined {
     const exact = this.#manifests.get(text);
@@ -35,7 +35,7 @@ export class SnapshotIds {
     );
   }
 
-  /** The fewest first digits, of at least so many, that tell all snapshots apart. */
+  /** The number of first digits that makes all IDs unique, at least `digitsMin`. */
   digitsToTellApart(digitsMin: number): number {
     let digits = digitsMin;
     for (let i = 1; i < this.#ids.length; i++) {

@@ -13,7 +13,7 @@ import type { Manifest, ManifestId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, encodeEntry, parseEntry, sumOrZero } from './directory.ts';
 import { type SourceInfo, sourceLabels } from './source.ts';
 
-/** Counters of one upload, as the manifest stores them. */
+/** Counters of one upload, as stored in the manifest. */
 export interface SnapshotStats {
   readonly totalSize: number;
   readonly excludedTotalSize: number;
@@ -35,7 +35,7 @@ export interface Snapshot {
   readonly startTimeNs: Nanoseconds;
   readonly endTimeNs: Nanoseconds;
   readonly stats: SnapshotStats;
-  /** Why it is not complete: `checkpoint`, `canceled`, `limit reached`. */
+  /** Why it is incomplete: `checkpoint`, `canceled`, `limit reached`. */
   readonly incomplete?: string | undefined;
   readonly rootEntry?: DirectoryEntry | undefined;
   readonly tags?: Readonly<Record<string, string>> | undefined;
@@ -43,7 +43,7 @@ export interface Snapshot {
 }
 export type NewSnapshot = Omit<Snapshot, 'id'>;
 
-/** Kopia's command line puts this in front of the keys that its users give. */
+/** Kopia's command line adds this prefix to the users' tag keys. */
 export const USER_TAG_PREFIX = 'tag:';
 const RESERVED_LABELS = ['type', 'hostname', 'username', 'path'];
 
@@ -96,7 +96,7 @@ export function parseSnapshot(manifest: Manifest): Snapshot {
   }
 }
 
-/** Payload in Kopia's field order. */
+/** The manifest's data in Kopia's field order. */
 export function encodeSnapshot(snapshot: NewSnapshot): unknown {
   const { source, stats, rootEntry, tags, pins } = snapshot;
   return {
@@ -124,13 +124,13 @@ export function encodeSnapshot(snapshot: NewSnapshot): unknown {
   };
 }
 
-/** Adds the manifest; durable after a flush. Throws `BAD_TAG`. */
+/** Adds the manifest. Durable after a flush. Throws `BAD_TAG`. */
 export function saveSnapshot(repository: Repository, snapshot: NewSnapshot): ManifestId {
   const reserved = Object.keys(snapshot.tags ?? {}).find((key) => RESERVED_LABELS.includes(key));
   if (reserved)
     throw new CodedError('BAD_TAG', `"${reserved}" is reserved and cannot be the key of a tag`);
   const labels = { type: 'snapshot', ...sourceLabels(snapshot.source), ...snapshot.tags };
-  // Through text, so that what is kept in memory has the shape of what a reader gets.
+  // Encode and parse, so that the cached value has the same shape as after reading.
   return repository.manifests.put(labels, parseJsonLossless(goJson(encodeSnapshot(snapshot))));
 }
 
@@ -140,8 +140,7 @@ export interface SnapshotFilter {
 }
 
 /**
- * Oldest first. Throws `DAMAGED_SNAPSHOT` when one cannot be parsed: for those who must know them
- * all.
+ * Snapshots, oldest first. Throws `DAMAGED_SNAPSHOT` if any is damaged, for callers that need all.
  */
 export async function listSnapshots(
   repository: Repository,
@@ -156,11 +155,11 @@ export async function listSnapshots(
 export interface ReadableSnapshots {
   /** Oldest first. */
   readonly snapshots: Snapshot[];
-  /** `DAMAGED_SNAPSHOT` for each that cannot be parsed; its message names it. */
+  /** `DAMAGED_SNAPSHOT` for each damaged snapshot. The message names it. */
   readonly damaged: CodedError[];
 }
 
-/** What can be read, and what cannot: for those whom a damaged manifest does not concern. */
+/** Readable and damaged snapshots, for callers that tolerate damaged manifests. */
 export async function listReadableSnapshots(
   repository: Repository,
   { source, tags }: SnapshotFilter = {},
@@ -187,7 +186,7 @@ export async function getSnapshot(repository: Repository, id: string): Promise<S
   return parseSnapshot(await getSnapshotManifest(repository, id));
 }
 
-/** As it is stored, also when it is damaged. Throws `SNAPSHOT_NOT_FOUND`. */
+/** The stored manifest, even if damaged. Throws `SNAPSHOT_NOT_FOUND`. */
 export async function getSnapshotManifest(repository: Repository, id: string): Promise<Manifest> {
   const manifest = (await repository.manifests.find({ type: 'snapshot' })).find(
     (candidate) => candidate.id === id,

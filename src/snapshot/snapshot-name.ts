@@ -7,16 +7,16 @@ import { formatSource, type SourceInfo } from './source.ts';
 const LATEST = /^latest(?:~(\d{1,9}))?$/;
 const SHOWN_MAX = 5;
 
-/** Whether the text means another snapshot once there is a newer one. */
+/** Whether the text means another snapshot after the next backup. */
 export const isRelativeName = (text: string): boolean => LATEST.test(text);
 
 /**
- * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or
- * `latest~1` for the one before it. The latest is the one that began last; incomplete ones never
- * are. Undefined where no snapshot has that name; without `source` the latest must be of the only
- * source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`, and for `latest`
- * `SNAPSHOT_NOT_FOUND` where there are too few, `DAMAGED_SNAPSHOT` or `MANIFESTS_UNREADABLE` where
- * a later one may be unreadable.
+ * The snapshot for a user's text: an ID, a unique prefix of an ID, `latest`, or `latest~1` for the
+ * snapshot before it. The latest is the complete snapshot with the latest start. Without `source`,
+ * `latest` requires that there is only one source. Returns undefined for an unknown ID.
+ * Throws `AMBIGUOUS_SNAPSHOT` and `SHORT_SNAPSHOT_ID`. For `latest`, throws `SNAPSHOT_NOT_FOUND` if
+ * there are too few snapshots. If a later snapshot may be unreadable, throws `DAMAGED_SNAPSHOT` or
+ * `MANIFESTS_UNREADABLE`.
  */
 export async function findSnapshotId(
   repository: Repository,
@@ -57,8 +57,8 @@ async function latestId(
 }
 
 /**
- * A damaged one that was written later may be the one that is meant: an older one must not pass for
- * it.
+ * Throws if a damaged snapshot was written later, because it may be the wanted one. An older
+ * snapshot must not replace it.
  */
 async function assertReadableSince(
   { manifests }: Repository,

@@ -1,6 +1,6 @@
 import { CodedError } from '../base/index.ts';
 
-/** What a snapshot is of. All three are non-empty. */
+/** The origin of a snapshot. All fields are non-empty. */
 export interface SourceInfo {
   readonly host: string;
   readonly userName: string;
@@ -10,7 +10,7 @@ export interface SourceInfo {
 export const formatSource = ({ userName, host, path }: SourceInfo): string =>
   `${userName}@${host}:${path}`;
 
-/** Parses `user@host:/path`; throws `BAD_SOURCE`. */
+/** Parses `user@host:/path`. Throws `BAD_SOURCE`. */
 export function parseSource(text: string): SourceInfo {
   const match = /^([^@:]+)@([^:]+):(.+)$/.exec(text);
   const [, userName, host, path] = match ?? [];

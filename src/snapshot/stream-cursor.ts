@@ -1,8 +1,8 @@
 import { EXTRA_FIELD } from './directory-text.ts';
 
 /**
- * Reads the files of a directory stream, byte by byte: text for each entry would be most of what a
- * comparison costs.
+ * Reads the files of a directory stream byte by byte. Creating a string for each entry would be
+ * most of a comparison's cost.
  */
 
 const QUOTE = 34;
@@ -14,7 +14,7 @@ const FIRST_ASCII = 32;
 const LAST_ASCII = 126;
 const LETTER_I = 73;
 const LETTER_Z = 90;
-/** More digits may not be a safe integer. */
+/** Maximum digits of a safe integer. */
 const DIGITS_MAX = 15;
 const DAY_SECONDS = 86_400;
 
@@ -33,32 +33,32 @@ const OPEN = 123;
 const CLOSE = 125;
 
 /**
- * One file or symbolic link as a stream has it; the fields are of the entry that {@link next} went
- * over.
+ * Reads files and symbolic links of a stream. The fields are those of the entry last read by
+ * {@link next}.
  */
 export class StreamCursor {
-  /** Where the next entry begins. */
+  /** Start of the next entry. */
   at: number;
-  /** Bytes of the name. */
+  /** Start and end of the name. */
   nameAt = 0;
   nameEnd = 0;
-  /** Code of the letter. */
+  /** Character code of the type. */
   type = 0;
-  /** Permission bits, without setuid, setgid and sticky: entries with one are not read. */
+  /** Permission bits. Entries with setuid, setgid or sticky are rejected. */
   mode = 0;
   sizeBytes = 0;
   seconds = 0;
   nanoseconds = 0;
   uid = 0;
   gid = 0;
-  /** The extra attributes; without any, both are the same. */
+  /** Start and end of the extra attributes. Equal if there are none. */
   extraAt = 0;
   extraEnd = 0;
   readonly #bytes: Buffer;
   readonly #keys: Buffer;
   readonly #keyBytes: number;
 
-  /** `keys` takes what indexes call the objects, one after the other. */
+  /** `keys` receives the objects' index keys, without gaps. */
   constructor(bytes: Buffer, at: number, keys: Buffer, keyBytes: number) {
     this.#bytes = bytes;
     this.at = at;
@@ -67,8 +67,8 @@ export class StreamCursor {
   }
 
   /**
-   * Reads one entry, and its object's key into `keys`. False where it is not in the one form that
-   * Kopia and we write, or has something out of the ordinary; nothing counts then.
+   * Reads an entry, and its object's key into `keys`. Returns false if its form differs from
+   * Kopia's and ours, or if it has anything unusual. Then ignore all fields.
    */
   next(keyAt: number): boolean {
     if (!this.#take(NAME) || !this.#readName() || !this.#take(TYPE)) return false;
@@ -88,8 +88,8 @@ export class StreamCursor {
   }
 
   /**
-   * The name with a zero behind it, as the system takes it: put there meanwhile, since a copy for
-   * each would cost.
+   * Calls `use` with the name and a zero byte after it, for system calls. Changes the stream
+   * temporarily, because copying each name would be slow.
    */
   withName<T>(use: (name: Uint8Array) => T): T {
     this.#bytes[this.nameEnd] = 0;
@@ -100,7 +100,7 @@ export class StreamCursor {
     }
   }
 
-  /** Goes over what follows an entry. */
+  /** Skips a byte after an entry. */
   skip(byte: number): boolean {
     if (this.#bytes[this.at] !== byte) return false;
     this.at++;
@@ -136,7 +136,7 @@ export class StreamCursor {
     return this.nameEnd > this.nameAt;
   }
 
-  /** NaN where there is no number, or one of more digits than are exact. */
+  /** NaN if there is no number, or if it has too many digits to be exact. */
   #readNumber(): number {
     const from = this.at;
     let value = 0;
@@ -150,7 +150,7 @@ export class StreamCursor {
     return digits === 0 || digits > DIGITS_MAX ? NaN : value;
   }
 
-  /** A number and the comma behind it. */
+  /** Reads a number and the comma after it. */
   #readField(): number {
     const value = this.#readNumber();
     return this.#isText(',') ? value : NaN;
@@ -167,7 +167,7 @@ export class StreamCursor {
     }
   }
 
-  /** `2006-01-02T15:04:05.999999999Z` from 1970 on. */
+  /** `2006-01-02T15:04:05.999999999Z`, from 1970 on. */
   #readTime(): boolean {
     const year = this.#readDigits(4, '-');
     const month = this.#readDigits(2, '-');
@@ -198,7 +198,7 @@ export class StreamCursor {
     return this.#isText(behind) ? value : NaN;
   }
 
-  /** What the index calls the object: a byte of prefix, and the hash. */
+  /** The object's index key: a prefix byte and the hash. */
   #readKey(keyAt: number): boolean {
     const bytes = this.#bytes;
     while (bytes[this.at] === LETTER_I || bytes[this.at] === LETTER_Z) this.at++;
@@ -213,7 +213,7 @@ export class StreamCursor {
     return this.#isText('"') && this.#readExtra() && this.#isText('}');
   }
 
-  /** In our own texts braces stand for objects only. */
+  /** Longshore's JSON has braces only around objects. */
   #readExtra(): boolean {
     this.extraAt = this.extraEnd = this.at;
     if (!this.#take(EXTRA)) return true;
@@ -230,13 +230,13 @@ export class StreamCursor {
   }
 }
 
-/** -1 for what is no lower-case hex digit. */
+/** -1 if it is not a lower-case hex digit. */
 function hexDigit(byte: number): number {
   if (byte >= ZERO && byte <= ZERO + 9) return byte - ZERO;
   return byte >= LETTER_A && byte <= LETTER_A + 5 ? byte - LETTER_A + 10 : -1;
 }
 
-/** By the calendar of Gregory, with years that begin in March: leap days come last then. */
+/** Gregorian calendar, with years that start in March, so that leap days come last. */
 function daysSince1970(year: number, month: number, day: number): number {
   const y = month <= 2 ? year - 1 : year;
   const dayOfYear = Math.floor((153 * (month > 2 ? month - 3 : month + 9) + 2) / 5) + day - 1;

@@ -7,18 +7,18 @@ import { walkTree } from './tree-walk.ts';
 
 export interface TreeChange {
   readonly kind: 'added' | 'removed' | 'changed' | 'attributes';
-  /** Relative to the roots, '' for the roots themselves. */
+  /** Relative to the roots. The roots are ''. */
   readonly path: string;
   readonly before?: DirectoryEntry;
   readonly after?: DirectoryEntry;
 }
 
 /**
- * What differs between two trees, parents first. Directories that are one object are not entered.
- * What is added or removed comes with all below it; an entry of another type is removed and added.
- * Two files whose objects differ count as changed. Of each directory on the way down a part is
- * held, however long it is. It is a walk of its own since it goes down two trees at once; what only
- * one of them has is walked as any other tree.
+ * Differences between two trees, parents first. Skips directories with the same object. Yields
+ * everything below an added or removed directory. An entry with another type counts as removed and
+ * added. Files with different objects count as changed. Holds only a part of each directory on the
+ * way down. walkTree() cannot do this, because two trees are walked at once. Subtrees of only one
+ * side use walkTree().
  */
 export async function* diffTrees(
   repository: Repository,
@@ -70,7 +70,7 @@ function isOtherName({ extra: before }: DirectoryEntry, { extra: after }: Direct
   }
 }
 
-/** The time of a directory only says that something in it has changed. */
+/** Ignores a directory's time, which only shows that its entries have changed. */
 function hasSameAttributes(a: DirectoryEntry, b: DirectoryEntry): boolean {
   const isSame = a.mode === b.mode && a.uid === b.uid && a.gid === b.gid;
   return isSame && (a.type === 'd' || a.mtimeNs === b.mtimeNs);

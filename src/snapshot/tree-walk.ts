@@ -5,24 +5,27 @@ import { streamDirectory } from './directory-stream.ts';
 
 export interface WalkedEntry {
   readonly entry: DirectoryEntry;
-  /** Below the path of the root. */
+  /** Path below the root. */
   readonly path: string;
-  /** The directory of the entry; undefined for the root. */
+  /** The entry's directory. Undefined for the root. */
   readonly parent: WalkedEntry | undefined;
 }
 
-/** Entries of one directory, a part at a time. */
+/** Entries of a directory in batches. */
 export type Batches = AsyncIterable<readonly DirectoryEntry[]>;
 
 export interface TreeWalk {
-  /** Of the root; '' unless it is said. */
+  /** Path of the root. The default is ''. */
   readonly path?: string;
   readonly signal?: AbortSignal | undefined;
-  /** What to go through of a directory at a path; the rest is left out with all below it. */
+  /**
+   * Selects the entries of the directory at `path`. Omitted entries are skipped with everything
+   * below them.
+   */
   readonly entriesOf?: ((path: string, batches: Batches) => Batches) | undefined;
 }
 
-/** A directory on the way down, of which a part is in memory. */
+/** A directory on the way down, partly in memory. */
 interface Level {
   readonly walked: WalkedEntry;
   readonly batches: AsyncIterator<readonly DirectoryEntry[]>;
@@ -31,16 +34,16 @@ interface Level {
 }
 
 /**
- * The root and everything below as often as it has a path, parents first, in stored order. What is
- * held is a part of each directory on the way down. Ends at the first directory that cannot be
- * read.
+ * Yields the root and everything below it, parents first, in stored order. An object with several
+ * paths is yielded several times. Holds only a part of each directory on the way down. Ends at the
+ * first unreadable directory.
  */
 export async function* walkTree(
   { contents }: Repository,
   root: DirectoryEntry,
   { path: rootPath = '', signal, entriesOf }: TreeWalk = {},
 ): AsyncGenerator<WalkedEntry> {
-  // No generator for each level: every entry would go through all of them.
+  // A stack instead of recursive generators, because each entry would pass through all of them.
   const levels: Level[] = [];
   const open = (walked: WalkedEntry): Level => {
     const { entry, path } = walked;
@@ -61,7 +64,7 @@ export async function* walkTree(
   }
 }
 
-/** The next entry of the lowest level that has one; levels that have none are left. */
+/** The next entry of the lowest level that has any. Removes finished levels. */
 async function nextOf(levels: Level[]): Promise<WalkedEntry | undefined> {
   for (let level = levels.at(-1); level; level = levels.at(-1)) {
     const entry = level.entries[level.at++];
@@ -77,32 +80,32 @@ async function nextOf(levels: Level[]): Promise<WalkedEntry | undefined> {
   return undefined;
 }
 
-/** Visits under way at once, and directories read at once, by {@link walkDirectories}. */
+/** Maximum visits and directory reads that {@link walkDirectories} runs in parallel. */
 const DIRECTORIES_AT_ONCE = 8;
 /**
- * Directories that wait until the one that names them has been read to its end; with more it stays
- * open. Our choice.
+ * Subdirectories collected while their parent is read. With more, they are entered while the parent
+ * stays open. Our choice.
  */
 const WAITING_MAX = 8192;
 
 export interface DirectoryWalk {
   readonly signal?: AbortSignal | undefined;
-  /** Says once for each directory below the roots whether it is entered. */
+  /** Called once for each directory below the roots. Returns whether to enter it. */
   readonly isNew: (entry: DirectoryEntry) => boolean;
-  /** Called for each entry; a few that have to wait do so beside each other. */
+  /** Called for each entry. A few returned promises run in parallel. */
   readonly visit: (entry: DirectoryEntry) => Promise<unknown> | undefined;
   /**
-   * Has a directory read, or leaves it out. Without it, and where it throws, a directory that
-   * cannot be read ends the walk.
+   * Reads a directory by calling `read`, or skips it. Without `enter`, or if it throws, an
+   * unreadable directory ends the walk.
    */
   readonly enter?: (id: ObjectId, read: () => Promise<void>) => Promise<void>;
 }
 
 /**
- * Calls back for each entry below the roots, without its path: with entries as their directory is
- * read, with what is below a directory after that, several directories beside each other. What is
- * held is the ids of directories that wait, and a part of each that is being read or has many below
- * it, however many entries there are. Throws the first failure, when nothing is under way any more.
+ * Calls `visit` for each entry below the roots, without its path. Visits the entries of a directory
+ * before those below it. Reads several directories in parallel. Holds the IDs of waiting
+ * directories, and a part of each open directory, for any number of entries. Throws the first
+ * failure after all calls have ended.
  */
 export async function walkDirectories(
   { contents }: Repository,
@@ -137,19 +140,17 @@ export async function walkDirectories(
   if (failures.length > 0) throw failures[0];
 }
 
-/** What is to be entered after a directory was read. */
+/** The subdirectories to enter after a directory was read. */
 interface Below {
   readonly ids: ObjectId[];
-  /**
-   * Enters what waits, when it is many: to be called from time to time while a directory is read.
-   */
+  /** Enters the collected directories if they are many. Call it often while reading a directory. */
   readonly whenMany: () => Promise<void>;
 }
 
 /**
- * Reads directories, each followed by those that it adds to what is below, several beside each
- * other; `read` is called once for each. Failures are collected, and after the first no more are
- * begun. Returns when none is under way.
+ * Reads directories, each followed by its collected subdirectories, several in parallel. Calls
+ * `read` once for each. Collects failures, and starts no more directories after the first. Returns
+ * when all reads have ended.
  */
 async function descend(
   roots: readonly ObjectId[],
@@ -169,7 +170,7 @@ async function descend(
       failures.push(error);
     }
   };
-  /** Beside each other while there is room, else in this very line of descent. */
+  /** Runs in parallel while there is room, otherwise within this call. */
   const runAll = async (ids: readonly ObjectId[]): Promise<void> => {
     const beside: Promise<void>[] = [];
     for (const id of ids) {

@@ -19,9 +19,9 @@ import { ObjectStack } from './object-stack.ts';
 const LETTER_D = 100;
 
 /**
- * Marks all that the snapshots reach, incomplete ones included. Each directory and each object of
- * several contents is read once, in however many snapshots it is. Throws the first failure; what is
- * marked then is of no use.
+ * Marks all contents that snapshots reach, including incomplete snapshots. Reads each directory and
+ * each object of several contents once, even if many snapshots share it. Throws the first failure.
+ * Do not use the marks after a failure.
  */
 export async function markUsedContents(context: TaskContext, marks: IndexMarks): Promise<void> {
   const { repository, progress } = context;
@@ -38,7 +38,7 @@ export async function markUsedContents(context: TaskContext, marks: IndexMarks):
 class UsedContents {
   readonly #context: TaskContext;
   readonly #marks: IndexMarks;
-  /** Directories that are no single content of the index. */
+  /** Entered directories that are not a single content of the index. */
   readonly #entered = new ObjectIdSet();
   /** Objects of several contents. */
   readonly #indirect = new ObjectIdSet();
@@ -53,11 +53,11 @@ class UsedContents {
     this.#indexes = new ObjectStack(contents);
   }
 
-  /** Reads what was added, and what is below that. */
+  /** Reads the added objects and everything below them. */
   async run(): Promise<void> {
     const indexes = this.#indexes;
     while (!this.#directories.isEmpty || !indexes.isEmpty) {
-      // First those that add nothing.
+      // Read indexes first, because they add no objects.
       while (!indexes.isEmpty) await indexes.readSome((id) => this.#markIndirect(id));
       await this.#directories.readSome(
         (id) => this.#readDirectory(id),
@@ -70,7 +70,7 @@ class UsedContents {
     if (this.#enter(id)) this.#directories.push(id);
   }
 
-  /** Whether a directory has not been entered yet. */
+  /** Marks a directory as entered. Returns false if it already was. */
   #enter(id: ObjectId): boolean {
     const { indirections, contentId } = parseObjectId(id);
     const key = indirections === 0 ? contentKey(contentId) : undefined;
@@ -127,14 +127,14 @@ class UsedContents {
         this.markObject(objectId);
         if (type === 'd') this.addDirectory(objectId);
       }
-      // Of one directory there may be more than have room.
+      // A directory may have more objects than fit.
       while (this.#indexes.isFull) await this.#indexes.readSome((each) => this.#markIndirect(each));
       while (this.#directories.isFull && this.#directories.size > size)
         await this.#directories.readSome((each) => this.#readDirectory(each));
     }
   }
 
-  /** Marks what is one content; what is to be read is added. */
+  /** Marks objects of one content, and adds the objects to read. */
   #take({
     count,
     types,

@@ -24,28 +24,26 @@ import { listReadableSnapshots, type Snapshot } from './snapshot-manifest.ts';
 import { PROBLEMS_MAX, type TreeCounters, verifyTrees } from './verify.ts';
 
 /**
- * How often what is found is recorded while a verification runs. Our choice: a killed one reads so
- * much again.
+ * How often a running verification records its findings. Our choice: a killed run must repeat this
+ * much reading.
  */
 const SAVE_EVERY_NS = 15n * MINUTE_NS;
 
 export interface VerificationOptions {
   /**
-   * How much of the packs is read, from 0 to 1; what is left for the next runs begins where this
-   * one ends. Undefined: none, or all with `readAll`.
+   * Share of the packs to read, from 0 to 1. The next run continues where this run ends. Undefined
+   * means none, or all with `readAll`.
    */
   readonly share?: number | undefined;
   readonly readAll?: boolean;
   /**
-   * No pack is begun after so long, but for one: runs that have too little time get around as well.
+   * After this time the run starts no more packs, but it reads at least one. So even short runs
+   * make progress.
    */
   readonly budgetNs?: Nanoseconds | undefined;
-  /**
-   * Where a sample begins that may not be recorded, or of which nothing is recorded yet: where the
-   * run before has ended.
-   */
+  /** Where the sample starts if no position is or can be recorded: the end of the previous run. */
   readonly position?: number | undefined;
-  /** Whether what is found is recorded, so that the next backups heed it. */
+  /** Whether to record findings, so that the next backups use them. */
   readonly record: boolean;
   readonly signal: AbortSignal;
   readonly logger: Logger;
@@ -55,7 +53,7 @@ export interface VerificationOptions {
 }
 
 export interface VerificationProblem {
-  /** A stable word for scripts. */
+  /** A stable code for scripts. */
   readonly code:
     Problem['code'] | 'DAMAGED_SNAPSHOT' | 'DAMAGED_MANIFESTS' | 'DAMAGED_INDEX' | 'DAMAGED_OBJECT';
   readonly message: string;
@@ -68,12 +66,12 @@ export interface VerificationReport {
   readonly snapshots: number;
   readonly problems: BoundedList<VerificationProblem>;
   readonly problemsNotListed: number;
-  /** Contents that are damaged and not marked deleted, also those that earlier runs have found. */
+  /** Damaged, undeleted contents, including findings of earlier runs. */
   readonly damagedContents: number;
   readonly damagedPacks: number;
-  /** Snapshots that the damage concerns. */
+  /** Snapshots affected by the damage. */
   readonly concerned: DamageSearchResult;
-  /** Of all packs, how much was read; where the next run by sample begins. */
+  /** Share of all packs that was read, and where the next sample starts. */
   readonly readShare: number;
   readonly position: number | undefined;
   readonly record: 'unchanged' | 'written' | 'failed' | 'off';
@@ -83,10 +81,10 @@ const ALL: PackSample = { position: 0, share: 1 };
 const NOTHING: DamageSearchResult = { damaged: [], notNamed: 0 };
 
 /**
- * Verifies a repository: presence and length of all packs by a listing, the bytes of all or of a
- * sample, and the snapshots, which are also taken by sample then. What is damaged is recorded in
- * the repository: backups do not count on it, and store again what their volumes still hold. Throws
- * `CANCELED`, after recording what was found, and what the storage throws.
+ * Verifies a repository. Checks presence and length of all packs by a listing. Reads all packs or a
+ * sample, and checks all snapshots or a sample. Records damage in the repository. Then backups do
+ * not rely on damaged contents, and store them again if the volumes still have them. Throws
+ * `CANCELED` after recording the findings, and storage errors.
  */
 export async function verifyRepository(
   repository: Repository,
@@ -100,13 +98,13 @@ class Verification {
   readonly #options: VerificationOptions;
   readonly #problems = new BoundedList<VerificationProblem>(PROBLEMS_MAX);
   readonly #found = new DamagedContents();
-  /** Packs that were damaged before, and were looked at again. */
+  /** Packs that were damaged before and were read again. */
   readonly #rechecked = new Set<string>();
-  /** Packs that were damaged before, and could not be read now: nothing is known that is new. */
+  /** Packs that were damaged before and could not be read now. Their old findings stay. */
   readonly #unread = new Set<string>();
   readonly #sinceSaved: Stopwatch;
   #before: VerificationRecord = noRecord();
-  /** What {@link #before} names; bounded as it is. */
+  /** Packs in {@link #before}, which is limited in size. */
   #knownPacks: ReadonlySet<string> = new Set();
   #position: number | undefined;
   #isSaving = false;
@@ -140,7 +138,7 @@ class Verification {
         onPosition: (position) => this.#goOn(sample ? position : undefined),
       });
     } catch (error) {
-      // Whoever goes on later need not find it again.
+      // Save the findings, so that a later run need not find them again.
       if (signal.aborted) await this.#save(this.#merged(0)).catch(() => undefined);
       throw error;
     }
@@ -149,7 +147,7 @@ class Verification {
     const { damaged, contents: damagedContents } = merged.isEmpty
       ? { damaged: merged, contents: 0 }
       : await remainingDamage(this.#repository, merged, signal);
-    // What is damaged is not to be relied on from here on either.
+    // From now on, this process must not rely on damaged contents either.
     this.#repository.contents.damaged.addAll(damaged);
     const looked = sample ? snapshots.filter(({ id }) => isIn(id, from, readShare)) : snapshots;
     const roots = looked.flatMap(({ rootEntry }) => rootEntry ?? []);
@@ -176,7 +174,10 @@ class Verification {
     };
   }
 
-  /** Unreadable parts of index and manifests are problems. The rest is checked all the same. */
+  /**
+   * Reports unreadable parts of the index and manifests as problems. All other parts are still
+   * checked.
+   */
   async #load(): Promise<Snapshot[]> {
     const { contents, manifests } = this.#repository;
     for (const { message } of contents.unreadableIndexes)
@@ -190,14 +191,14 @@ class Verification {
     return snapshots;
   }
 
-  /** What nobody records, whoever calls has to remember. */
+  /** Without recording, the caller must remember the position. */
   #startPosition(): number {
     const { position: recorded } = this.#before;
     const { position: given, record } = this.#options;
     return (record ? (recorded ?? given) : (given ?? recorded)) ?? 0;
   }
 
-  /** What was damaged before and is not read in any case. */
+  /** Packs that were damaged before and that this run might not read otherwise. */
   #toRecheck(sample: PackSample | undefined): string[] {
     return [...this.#before.damaged.packs()].flatMap(([pack]) =>
       sample && sample.budgetNs === undefined && isSampled(pack, sample) ? [] : pack,
@@ -218,7 +219,7 @@ class Verification {
     this.#add(problem);
   }
 
-  /** What was found now, and what was known before of packs that were not read now. */
+  /** Current findings, plus earlier findings about packs that were not read now. */
   #merged(readShare: number, from = 0): DamagedContents {
     const merged = new DamagedContents();
     merged.addAll(this.#found);
@@ -250,12 +251,12 @@ class Verification {
     return (await this.#save(damaged)) ? 'written' : 'failed';
   }
 
-  /** A storage that may only be read is verified all the same. */
+  /** Returns false if it fails, because read-only storages are verified too. */
   async #save(damaged: DamagedContents): Promise<boolean> {
     if (!this.#options.record) return false;
     try {
       const what = { damaged, position: this.#position };
-      // What others have recorded meanwhile stays beside it, and is merged by whoever reads both.
+      // A concurrent run may have added a record. Both stay, and readers merge them.
       const ids = putVerification(this.#repository, this.#before, what);
       await this.#repository.flush();
       this.#repository.manifests.invalidate();
@@ -276,7 +277,7 @@ const noRecord = (): VerificationRecord => ({
   ids: [],
 });
 
-/** IDs of snapshots are random, as the names of packs are. */
+/** Snapshot IDs are random, like pack names. */
 const isIn = (id: string, position: number, share: number): boolean =>
   isSampled(`p${id}`, { position, share });
 

@@ -13,7 +13,7 @@ import { type DirectoryEntry, isCheckpointed } from './directory.ts';
 import { ObjectIdSet } from './key-set.ts';
 import { walkDirectories } from './tree-walk.ts';
 
-/** Counted as it happens; read it whenever you like. */
+/** Running counters. Read them at any time. */
 export interface TreeCounters {
   objects: number;
   bytesRead: number;
@@ -25,7 +25,7 @@ export const newTreeCounters = (): TreeCounters => ({ objects: 0, bytesRead: 0, 
 export interface SnapshotVerifyResult {
   readonly objects: number;
   readonly bytesRead: number;
-  /** The first of them: a lost pack may break millions of objects. */
+  /** The first problems, because a lost pack may break millions of objects. */
   readonly problems: readonly TreeProblem[];
   readonly problemsNotListed: number;
 }
@@ -36,23 +36,22 @@ export interface TreeProblem {
   readonly message: string;
 }
 
-/** Problems held, some 300 bytes each. Our choice, as for entries that cannot be read. */
+/** Maximum problems in memory, about 300 bytes each. Our choice, as for unreadable entries. */
 export const PROBLEMS_MAX = 100_000;
 
 export interface VerifyTreesOptions {
   readonly readAll: boolean;
   readonly signal: AbortSignal;
   readonly counters?: TreeCounters;
-  /** The caller has looked for the packs of all contents already. */
+  /** The caller has already checked the packs of all contents. */
   readonly arePacksChecked?: boolean;
-  /** How many problems are held; tests lower it. */
+  /** Maximum problems in memory. Tests lower it. */
   readonly problemsMax?: number;
 }
 
 /**
- * Checks that all below the roots lies in the storage, as far as its listing tells, and with
- * `readAll` reads it. Directories are always read. An object that is in several trees is looked at
- * once.
+ * Checks by a listing that everything below the roots is stored. With `readAll`, also reads it.
+ * Always reads directories. Checks an object in several trees once.
  */
 export async function verifyTrees(
   repository: Repository,
@@ -66,7 +65,7 @@ export async function verifyTrees(
     counters.problemCount++;
     report(problems, entry, error);
   };
-  // What is read need not be looked for.
+  // With `readAll`, reading shows missing packs, so no listing is needed.
   const packs = readAll || arePacksChecked ? undefined : await listPackLengths(repository);
   let visited = new VisitedObjects();
   for (const root of roots) {
@@ -86,7 +85,7 @@ export async function verifyTrees(
       signal.throwIfAborted();
       await assertAnswers(repository, error);
       fail(root, error);
-      // It ended in the middle: the next tree may have what was left out.
+      // The walk stopped early, so the next tree may contain skipped objects.
       visited = new VisitedObjects();
     }
   }
@@ -117,7 +116,7 @@ async function verifyObject(
   }
   for (const piece of pieces) {
     if (readAll) {
-      // `+=` on the call itself would lose what others added while it waited.
+      // Await first: `+=` with an await would lose concurrent additions.
       const { length: lengthBytes } = await readPiece(contents, piece);
       counters.bytesRead += lengthBytes;
       continue;
@@ -128,15 +127,15 @@ async function verifyObject(
   }
 }
 
-/** Objects that were looked at, and directories whose entries were, too: over all trees. */
+/** Objects that were checked, and directories whose entries were checked, in all trees. */
 class VisitedObjects {
   readonly seen = new ObjectIdSet();
   readonly entered = new ObjectIdSet();
 }
 
 /**
- * Calls back once for each different object of a tree; directories before what is in them. What was
- * `visited` by an earlier call is left out; a call that failed has not visited all that it says.
+ * Calls `callback` once for each object of a tree, directories first. Skips objects visited by
+ * earlier calls. After a failed call, do not reuse its `VisitedObjects`.
  */
 async function forEachObject(
   repository: Repository,

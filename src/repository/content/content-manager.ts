@@ -148,9 +148,9 @@ export class ContentManager {
   }
 
   /**
-   * {@link has} for many contents of the committed index. `keys` as in {@link
-   * CommittedIndex.hasAll}. If the repository has damage, this returns false for index objects
-   * (`x`), because their parts are not checked.
+   * {@link has} for many contents of the committed index. `keys` as in
+   * {@link CommittedIndex.hasAll}. If the repository has damage, this returns false for index
+   * objects (`x`), because their parts are not checked.
    */
   hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
     if (!this.#loaded.index.hasAll(keys, keyBytes)) return false;

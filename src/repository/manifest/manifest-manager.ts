@@ -51,8 +51,8 @@ const SHORT_BYTES_MAX = 2 << 20;
 const MERGES_MAX = 3;
 /**
  * A merge keeps deletions younger than this. A concurrent merge that missed the deletion would
- * bring the manifest back. Kopia keeps no deletions, so its merge can drop a deletion that our merge
- * has not seen. In that case {@link ManifestManager.confirmMerge} and
+ * bring the manifest back. Kopia keeps no deletions, so its merge can drop a deletion that our
+ * merge has not seen. In that case {@link ManifestManager.confirmMerge} and
  * {@link ManifestManager.restoreDeletions} recover it from the merged content. Our choice.
  */
 export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;

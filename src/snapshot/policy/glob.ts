@@ -1,37 +1,36 @@
-/** One element of a pattern for paths. */
+/** An element of a path pattern. */
 export type GlobElement =
   | { readonly kind: 'char'; readonly char: string }
-  /** `?`: one character, but no slash. */
+  /** `?`: one character except a slash. */
   | { readonly kind: 'one' }
-  /** `[...]`: the members as a regular expression for one character. */
+  /** `[...]`: a regular expression for one character. */
   | { readonly kind: 'set'; readonly members: RegExp }
-  /** `*`: any characters but no slash. */
+  /** `*`: any characters except slashes. */
   | { readonly kind: 'star' }
-  /** Any characters, slashes too. */
+  /** Any characters, including slashes. */
   | { readonly kind: 'all' }
-  /** `**` and the slash after it: nothing, or any directories. */
+  /** `**` and the slash after it: any directories, or none. */
   | { readonly kind: 'directories' };
 
-/** Masks that are kept for characters seen before. Paths have few different ones. */
+/** Maximum cached masks. Paths have few different characters. */
 const MASKS_MAX = 512;
 
 /**
- * Matches whole texts against a pattern. All positions in the pattern that are still possible are
- * one row of bits, so the time is at most the length of the text times the length of the pattern /
- * 32, whatever both are. A regular expression goes back and tries again, which for several stars
- * takes time without a bound.
+ * Matches whole texts against a pattern. Holds all possible positions in the pattern as a row of
+ * bits. So the time is at most text length times pattern length / 32. A regular expression with
+ * several stars backtracks without a time limit.
  */
 export class Glob {
   readonly #elements: readonly Step[];
   readonly #words: number;
-  /** Bits of the steps that stay where they are: on any character, and on any but a slash. */
+  /** Bits of steps that stay at any character, and at any character except a slash. */
   readonly #staysAlways: Uint32Array;
   readonly #staysInName: Uint32Array;
-  /** Bits of the steps that may be left out, with one and with two places to go on. */
+  /** Bits of optional steps that lead one step on, or two. */
   readonly #skipsOne: Uint32Array;
   readonly #skipsTwo: Uint32Array;
   readonly #masks = new Map<string, Uint32Array>();
-  /** What the text must end with: a quick "no" for most paths. */
+  /** The fixed end of the pattern, to quickly reject most paths. */
   readonly #suffix: string;
 
   constructor(elements: readonly GlobElement[]) {
@@ -55,12 +54,12 @@ export class Glob {
     return open !== undefined && (((open[end >>> 5] as number) >>> (end & 31)) & 1) === 1;
   }
 
-  /** Whether a text that begins like this can match. */
+  /** Whether a text with this beginning can match. */
   mayBegin(start: string): boolean {
     return this.#openAfter(start) !== undefined;
   }
 
-  /** The positions that are possible behind a text; undefined where none is. */
+  /** The possible positions after a text, or undefined. */
   #openAfter(text: string): Uint32Array | undefined {
     const words = this.#words;
     const open = new Uint32Array(words);
@@ -86,8 +85,7 @@ export class Glob {
   }
 
   /**
-   * Adds the places that are reached without a character. Few steps in a row can be skipped: see
-   * toSteps.
+   * Adds positions reached without a character. Few consecutive steps are optional, see toSteps.
    */
   #skip(open: Uint32Array): void {
     for (let changed = true; changed;) {
@@ -125,7 +123,8 @@ export class Glob {
 }
 
 /**
- * `fork` leads to the `path` behind it or past it; `path` takes characters up to and with a slash.
+ * `fork` leads to the next step, `path`, or past it. `path` takes characters up to and including a
+ * slash.
  */
 type Step = GlobElement | 'star' | 'all' | 'fork' | 'path';
 
@@ -138,7 +137,7 @@ function advances(step: Step, char: string): boolean {
   return step.kind === 'one' && char !== '/';
 }
 
-/** The same element twice in a row means no more than once, where it may stand for nothing. */
+/** Repeated elements that can match nothing are merged. */
 function toSteps(elements: readonly GlobElement[]): Step[] {
   return elements.flatMap((element, i): Step[] => {
     const { kind } = element;

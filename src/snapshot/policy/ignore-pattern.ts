@@ -1,13 +1,13 @@
 import { isCode, lookup } from '../../base/index.ts';
 import { bad, BACKSLASH_AT_END, CLASSES, naming, PATTERN_CHARS_MAX } from './path-pattern.ts';
 
-/** A rule of a policy or of an ignore file, as Kopia reads it. */
+/** A rule of a policy or an ignore file, in Kopia's syntax. */
 export interface IgnorePattern {
   readonly negated: boolean;
-  /** Several stars, or a star and sets, take a multiple of the time of other rules. */
+  /** Several stars, or a star and sets, take several times as long as other rules. */
   readonly isCostly: boolean;
   /**
-   * `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep
+   * `path` starts with `/`, the snapshot's root. Returns whether the rule applies: ignore, or keep
    * if negated.
    */
   applies(path: string, isDirectory: boolean): boolean;
@@ -16,9 +16,9 @@ export interface IgnorePattern {
 type Token =
   | { readonly kind: 'char'; readonly char: string }
   | { readonly kind: 'slash' }
-  /** `?`: any character but a slash. */
+  /** `?`: any character except a slash. */
   | { readonly kind: 'one' }
-  /** Slashes too, also where it is negated. */
+  /** Includes slashes, even if negated. */
   | { readonly kind: 'set'; readonly has: (char: string) => boolean }
   | { readonly kind: 'star'; readonly isDouble: boolean };
 
@@ -28,18 +28,18 @@ const SPACE_AT_START = /^\p{White_Space}+/u;
 const SPACE_AT_END = /\p{White_Space}+$/u;
 
 /**
- * Reads a rule as Kopia does (internal/wcmatch, v0.23.1). Kopia has ways of its own. `**` at the
- * start of a rule needs no slash behind it. `*` may reach over one slash. `[^a]` negates nothing.
- * `[[:alpha:]]` is a class near the start alone. `baseDirectory` is the directory of the rule: ''
- * for the root, else `/sub/dir`. Throws `BAD_IGNORE_PATTERN`.
+ * Parses a rule like Kopia (internal/wcmatch, v0.23.1), with its peculiarities. `**` at the start
+ * of a rule needs no slash after it. `*` may match one slash. `[^a]` negates nothing. `[[:alpha:]]`
+ * is a class only near the start. `baseDirectory` is the rule's directory: '' for the root, or
+ * `/sub/dir`. Throws `BAD_IGNORE_PATTERN`.
  */
 export const parseIgnorePattern = (text: string, baseDirectory: string): IgnorePattern =>
   naming(text, () => parseRule(text, baseDirectory));
 
 /**
- * Rules of an ignore file: one a line, `#` comments and blank lines left out. Throws
- * `BAD_IGNORE_PATTERN` with the number of the line and nothing of what stands in it: the file may
- * not be the reader's.
+ * Rules of an ignore file, one a line, without `#` comments and blank lines. Throws
+ * `BAD_IGNORE_PATTERN` with the line number but not its text, because the user may not be allowed
+ * to read the file.
  */
 export function parseIgnoreFile(text: string, baseDirectory: string): IgnorePattern[] {
   return text.split('\n').flatMap((each, i) => {
@@ -74,7 +74,7 @@ function parseRule(text: string, baseDirectory: string): IgnorePattern {
   };
 }
 
-/** A space behind a backslash at the end is kept. */
+/** Keeps a space after a final backslash. */
 function trimmed(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= 2 || bytes.at(-2) === 0x5c) return text;
@@ -83,13 +83,13 @@ function trimmed(text: string): string {
 
 interface ReadRule {
   readonly tokens: readonly Token[];
-  /** Tokens at the start that stand for the directory of the rule, and for any below it. */
+  /** Leading tokens that stand for the rule's directory and any directory below it. */
   readonly implied: number;
   readonly negated: boolean;
   readonly directoryOnly: boolean;
 }
 
-/** Goes over a rule once, from left to right. */
+/** Parses a rule from left to right. */
 class RuleReader {
   readonly #pattern: string;
   #chars: readonly string[];
@@ -183,7 +183,8 @@ class RuleReader {
   }
 
   /**
-   * Kopia compares the length of the name with the place in the rule: further on it is no class.
+   * Kopia compares the name's length with its position in the rule. Later in a rule, it is not a
+   * class.
    */
   #class(): RegExp | undefined {
     const end = this.#chars.indexOf(']', this.#at);
@@ -202,8 +203,8 @@ const codeOf = (char: string): number => char.codePointAt(0) ?? 0;
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 
 /**
- * The expression of a rule with one star at most, which most rules are. The answer is that of
- * {@link KopiaMatcher}, in less time. Undefined for other rules.
+ * A regular expression for rules with at most one star, which are the most common. Gives the same
+ * result as {@link KopiaMatcher}, but faster. Undefined for other rules.
  */
 function expressionOf(tokens: readonly Token[], implied: number): RegExp | undefined {
   const own = tokens.slice(implied);
@@ -224,19 +225,22 @@ function expressionOf(tokens: readonly Token[], implied: number): RegExp | undef
 }
 
 /**
- * Answers about a token and a place. `NEVER`: the rest of the text is too short for any match.
- * `AT_SLASH`: a star met a slash, and only a double star may go on.
+ * Results for a token and a position. `NEVER`: the remaining text is too short for any match.
+ * `AT_SLASH`: a star met a slash, and only a double star may continue.
  */
 const [UNKNOWN, YES, NO, NEVER, AT_SLASH] = [0, 1, 2, 3, 4];
 
 /**
- * Matches a path as Kopia does. Each token meets each place in the path once. That bounds the time
- * by the length of the path times the length of the rule.
+ * Matches a path like Kopia. Each token meets each position once. So the time is at most path
+ * length times rule length.
  */
 class KopiaMatcher {
   readonly #tokens: readonly Token[];
   #text: readonly string[] = [];
-  /** Results by token and place: where a match begins, and where a star goes on. */
+  /**
+   * Results by token and position: for a match that starts there, and for a star that continues
+   * there.
+   */
   #begun = new Uint8Array(0);
   #further = new Uint8Array(0);
 
@@ -281,7 +285,7 @@ class KopiaMatcher {
     return at >= text.length ? YES : NO;
   }
 
-  /** The answer, or the place of the next token. */
+  /** The result, or the position for the next token. */
   #star(i: number, at: number, start: number): number | { readonly at: number } {
     const text = this.#text;
     const isDouble = (this.#tokens[i] as { isDouble?: boolean }).isDouble === true;
@@ -303,7 +307,7 @@ class KopiaMatcher {
     return this.#goOn(i, at + 1, isDouble);
   }
 
-  /** Behind the first character that a star stands for. */
+  /** Continues a star after its first character. */
   #goOn(i: number, from: number, isDouble: boolean): number {
     const text = this.#text;
     const row = i * (text.length + 1);

@@ -1,25 +1,25 @@
 import { CodedError, isCode, lookup } from '../../base/index.ts';
 import { Glob, type GlobElement } from './glob.ts';
 
-/** A pattern of an option such as `--exclude`, read as git reads a line of a .gitignore. */
+/** A pattern of an option such as `--exclude`, in the syntax of a .gitignore line. */
 export interface PathPattern {
   readonly negated: boolean;
   /**
-   * `path` begins with `/`, the root of the snapshot. True when the pattern applies, negated or
+   * `path` starts with `/`, the snapshot's root. Returns whether the pattern applies, negated or
    * not.
    */
   applies(path: string, isDirectory: boolean): boolean;
-  /** Whether it may apply to anything below a directory, '' for the root. */
+  /** Whether it may apply to anything below a directory. The root is ''. */
   mayApplyBelow(directory: string): boolean;
 }
 
 /**
- * Longer rules are refused: no path that Linux can open is longer, and time and memory grow with
- * it.
+ * Longer rules are rejected: Linux cannot open longer paths, and time and memory grow with the
+ * length.
  */
 export const PATTERN_CHARS_MAX = 4096;
 
-/** Class names of `[:name:]`. */
+/** Character classes by the name in `[:name:]`. */
 export const CLASSES: Record<string, string> = {
   alnum: '\\p{L}\\p{Nd}',
   alpha: '\\p{L}',
@@ -35,13 +35,10 @@ export const CLASSES: Record<string, string> = {
   upper: '\\p{Lu}',
   xdigit: 'A-Fa-f\\p{Nd}',
 };
-/** Longer names of classes are not looked at: none has more letters. */
+/** Longer class names are not parsed, because no class has one. */
 const CLASS_CHARS_MAX = 64;
 
-/**
- * An error that repeats nothing of the pattern. The pattern may stand in a file that is not ours to
- * show.
- */
+/** An error without the pattern, which may be from a file that the user may not read. */
 export function bad(what: string): CodedError {
   return new CodedError('BAD_IGNORE_PATTERN', what);
 }
@@ -50,7 +47,7 @@ export const BACKSLASH_AT_END = 'it ends in a backslash; write "\\\\" for a lite
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char));
 
-/** Parses a pattern of an option, for paths from the root. Throws `BAD_IGNORE_PATTERN`. */
+/** Parses an option's pattern for paths from the root. Throws `BAD_IGNORE_PATTERN`. */
 export const parsePathPattern = (text: string): PathPattern =>
   naming(text, () => {
     if (text.length > PATTERN_CHARS_MAX) {
@@ -81,7 +78,7 @@ export const parsePathPattern = (text: string): PathPattern =>
     };
   });
 
-/** Adds the rule to the error about it. */
+/** Adds the rule to its error. */
 export function naming<T>(text: string, parse: () => T): T {
   try {
     return parse();
@@ -93,7 +90,7 @@ export function naming<T>(text: string, parse: () => T): T {
   }
 }
 
-/** A space behind a backslash counts. */
+/** Keeps a space after a backslash. */
 function withoutSpacesAtEnd(text: string): string {
   const [whole = '', escapes = ''] = /(\\*)( +)$/.exec(text) ?? [];
   const kept = escapes.length % 2 === 1 ? escapes.length + 1 : escapes.length;
@@ -101,8 +98,9 @@ function withoutSpacesAtEnd(text: string): string {
 }
 
 /**
- * A regular expression is quickest. With one star at most, its time is bounded: text length times
- * pattern length. `all` in front only stops at slashes. All else is a {@link Glob}.
+ * Uses a regular expression, the fastest way, if the pattern has at most one star. Then the time is
+ * at most text length times pattern length. A leading `all` only stops at slashes. Other patterns
+ * use a {@link Glob}.
  */
 function matcherOf(elements: readonly GlobElement[]): (text: string) => boolean {
   const [first] = elements;
@@ -144,7 +142,7 @@ function parseElements(pattern: string): GlobElement[] {
       } else if (after === undefined) {
         elements.push({ kind: 'all' });
       } else {
-        // Also no directory at all lies between: the slash belongs to it.
+        // Consumes the slash too, because `**/` can match no directory.
         elements.push({ kind: 'directories' });
         at++;
       }
@@ -159,7 +157,7 @@ function parseElements(pattern: string): GlobElement[] {
   return elements;
 }
 
-/** The name in `[:name:]` when one begins here. */
+/** The name in `[:name:]`, if one starts here. */
 function classNameAt(chars: readonly string[], at: number): string | undefined {
   if (chars[at] !== '[' || chars[at + 1] !== ':') return undefined;
   const text = chars.slice(at, at + CLASS_CHARS_MAX).join('');
@@ -171,7 +169,7 @@ function parseSet(chars: readonly string[], start: number): [members: RegExp, en
   const negated = chars[at] === '!' || chars[at] === '^';
   if (negated) at++;
   const parts: string[] = [];
-  // A bracket at the start is a member.
+  // A `]` at the start is a member.
   for (const first = at; chars[at] !== ']' || at === first; at++) {
     const named = classNameAt(chars, at);
     let char = chars[at];
@@ -195,7 +193,7 @@ function parseSet(chars: readonly string[], start: number): [members: RegExp, en
       at = last;
     }
   }
-  // No set has the slash.
+  // Sets never match a slash.
   const set = `(?!/)[${negated ? '^' : ''}${parts.join('')}]`;
   return [new RegExp(`^${set}$`, 'su'), at];
 }

@@ -16,11 +16,11 @@ import {
 
 export interface ReadablePolicies {
   readonly policies: StoredPolicy[];
-  /** `DAMAGED_POLICY` for each that cannot be read; its message names it. */
+  /** `DAMAGED_POLICY` for each unreadable policy. The message names it. */
   readonly damaged: { readonly target: PolicyTarget; readonly error: Error }[];
 }
 
-/** What can be read, and what cannot: a damaged policy concerns only those whom it is for. */
+/** Readable and damaged policies. A damaged policy affects only its targets. */
 export async function listPolicies(repository: Repository): Promise<ReadablePolicies> {
   const found: ReadablePolicies = { policies: [], damaged: [] };
   for (const manifest of await repository.manifests.find({ type: 'policy' })) {
@@ -34,7 +34,7 @@ export async function listPolicies(repository: Repository): Promise<ReadablePoli
   return found;
 }
 
-/** The settings made for exactly this target, or undefined. */
+/** The settings of exactly this target, or undefined. */
 export async function getDefinedPolicy(
   repository: Repository,
   target: PolicyTarget,
@@ -44,7 +44,7 @@ export async function getDefinedPolicy(
   return newest && parsePolicy(newest);
 }
 
-/** Replaces the settings of a target; durable after a flush. */
+/** Replaces the settings of a target. Durable after a flush. */
 export async function putPolicy(
   repository: Repository,
   target: PolicyTarget,
@@ -57,8 +57,8 @@ export async function putPolicy(
 }
 
 /**
- * Removes the settings of a target, damaged ones too; durable after a flush. False when there were
- * none.
+ * Removes the settings of a target, even if damaged. Durable after a flush. Returns false if there
+ * were none.
  */
 export async function deletePolicy(
   { manifests }: Repository,
@@ -80,21 +80,18 @@ function inKopiaOrder(policy: Policy): Record<string, unknown> {
   return { ...fields, ...policy };
 }
 
-/** All that counts for one source: which settings hold at its root and below. */
+/** The effective settings of a source: at its root and below. */
 export class PolicyTree {
   readonly #root: Policy;
   readonly #below: ReadonlyMap<string, Policy>;
 
-  /**
-   * `below`: settings defined for sub-directories, by path relative to the root without a leading
-   * slash.
-   */
+  /** `below`: settings of subdirectories, by path from the root without a leading slash. */
   constructor(root: Policy, below: ReadonlyMap<string, Policy> = new Map()) {
     this.#root = root;
     this.#below = below;
   }
 
-  /** Plain values, for another thread. */
+  /** Plain values that can be sent to another thread. */
   get definitions(): { readonly root: Policy; readonly below: ReadonlyMap<string, Policy> } {
     return { root: this.#root, below: this.#below };
   }
@@ -103,18 +100,18 @@ export class PolicyTree {
     return this.#root;
   }
 
-  /** Settings of one directory itself, for rules that apply from there on. */
+  /** A directory's own settings, whose rules apply below it. */
   definedAt(relativePath: string): Policy | undefined {
     return relativePath === '' ? this.#root : this.#below.get(relativePath);
   }
 
-  /** Splitters that some directory asks for. */
+  /** Splitters named by any directory's settings. */
   splitterNames(): string[] {
     const all = [this.#root, ...this.#below.values()];
     return all.flatMap(({ splitter }) => splitter.algorithm ?? []).filter((name) => name !== '');
   }
 
-  /** Compressions that some directory asks for, of files or metadata. */
+  /** Compressions of files or metadata named by any directory's settings. */
   compressorNames(): string[] {
     const all = [this.#root, ...this.#below.values()];
     return all
@@ -122,9 +119,7 @@ export class PolicyTree {
       .flatMap(({ compressorName }) => compressorName ?? []);
   }
 
-  /**
-   * Commands that Kopia runs before or after a backup or a directory, by their names in the policy.
-   */
+  /** Names of policy actions: commands that Kopia runs before or after a backup or a directory. */
   actionNames(): string[] {
     const all = [this.#root, ...this.#below.values()];
     return all
@@ -146,8 +141,9 @@ export class PolicyTree {
 }
 
 /**
- * Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults.
- * Throws `DAMAGED_POLICY` where one of them, or one of a directory below, cannot be read.
+ * Effective policies of a source: those of the path and its parents, the user and the host, then
+ * global, then Kopia's defaults. Throws `DAMAGED_POLICY` if one of them or of a directory below is
+ * unreadable.
  */
 export async function loadPolicyTree(
   repository: Repository,
@@ -157,10 +153,10 @@ export async function loadPolicyTree(
   return new PolicyTree(effectivePolicies(found)(source), definedBelow(found, source));
 }
 
-/** On snapshots of data movers: the rules that left paths out, as JSON. */
+/** Tag of data mover snapshots: the rules that left paths out, as JSON. */
 export const EXCLUDED_TAG = 'longshore-excluded-paths';
 
-/** The rules that left paths out of a snapshot. A damaged tag names none. */
+/** The rules that left paths out of a snapshot. Empty for a damaged tag. */
 export function excludesOfSnapshot({ tags }: Pick<Snapshot, 'tags'>): string[] {
   try {
     const rules: unknown = JSON.parse(tags?.[EXCLUDED_TAG] ?? '[]');
@@ -171,8 +167,8 @@ export function excludesOfSnapshot({ tags }: Pick<Snapshot, 'tags'>): string[] {
 }
 
 /**
- * The policies with the rules of a snapshot's own backup. A data mover writes the policy of its
- * source anew for each backup, so that only the tag has the rules of an earlier one.
+ * The policies with the rules of the snapshot's own backup. A data mover rewrites its source's
+ * policy for each backup, so only the tag has the rules of an earlier backup.
  */
 export async function loadPoliciesOf(
   repository: Repository,
@@ -186,14 +182,14 @@ export async function loadPoliciesOf(
 }
 
 /**
- * What holds at the root of any source, from policies that were listed once. Throws
- * `DAMAGED_POLICY`.
+ * Returns a function for the policy at the root of any source, from one listing. That function
+ * throws `DAMAGED_POLICY`.
  */
 export function effectivePolicies({
   policies,
   damaged,
 }: ReadablePolicies): (source: SourceInfo) => Policy {
-  // Of two for one target the later one holds.
+  // The later of two policies for a target wins.
   const byTarget = new Map(policies.map(({ target, policy }) => [keyOf(target), policy]));
   const errors = new Map(damaged.map(({ target, error }) => [keyOf(target), error]));
   return (source) => {

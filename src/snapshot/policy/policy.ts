@@ -3,11 +3,14 @@ import { CodedError, define, lookup } from '../../base/index.ts';
 import type { Manifest, ManifestId } from '../../repository/index.ts';
 import type { SourceInfo } from '../source.ts';
 
-/** Whom a policy is for: all empty = global, else from host to user to path. */
+/**
+ * The target of a policy. All fields are empty for global. Otherwise host, then user, then path are
+ * set.
+ */
 export type PolicyTarget = SourceInfo;
 
 const flag = z.boolean().optional();
-/** Kopia takes and stores numbers below zero too. */
+/** Kopia accepts and stores negative numbers too. */
 const count = z.int().optional();
 const names = z
   .array(z.string())
@@ -16,7 +19,8 @@ const names = z
 const big = z.union([z.int(), z.bigint()]).optional();
 
 /**
- * One level's settings; what is absent is inherited. Fields in Kopia's order, unknown ones kept.
+ * Settings of one level. Absent fields are inherited. Fields are in Kopia's order, and unknown
+ * fields are kept.
  */
 export const policySchema = z.looseObject({
   retention: z
@@ -136,14 +140,17 @@ export function parsePolicy(manifest: Manifest): StoredPolicy {
   throw new CodedError('DAMAGED_POLICY', text, { cause: parsed.error });
 }
 
-/** `(global)`, `@host`, `user@host`, `user@host:/path`, as Kopia prints them. */
+/** Kopia's notation: `(global)`, `@host`, `user@host`, `user@host:/path`. */
 export function formatTarget({ host, userName, path }: PolicyTarget): string {
   if (path !== '') return `${userName}@${host}:${path}`;
   if (userName !== '') return `${userName}@${host}`;
   return host === '' ? '(global)' : `@${host}`;
 }
 
-/** Reverse of {@link formatTarget}; also `global` and `host`. Throws `BAD_POLICY_TARGET`. */
+/**
+ * Parses the result of {@link formatTarget}, and also `global` and `host`. Throws
+ * `BAD_POLICY_TARGET`.
+ */
 export function parseTarget(text: string): PolicyTarget {
   if (text === '(global)' || text === 'global') return { host: '', userName: '', path: '' };
   const match = /^(?:([^@:]*)@)?([^@:]+)(?::(.+))?$/.exec(text);
@@ -160,8 +167,8 @@ const LIST_UNIONS: Record<string, string> = {
 };
 
 /**
- * Child settings over inherited ones: the first defined value of each field; the two extension
- * lists join.
+ * Merges child settings over inherited settings. For each field, the first defined value wins. The
+ * two extension lists are joined.
  */
 export function mergePolicies(child: Policy, parent: Policy): Policy {
   const merged: Fields = { ...child };
@@ -187,7 +194,10 @@ function mergeSection(child: Fields = {}, parent: Fields): Fields {
   return merged;
 }
 
-/** Zero counts as unset only where Kopia's field is no pointer: names, lists and sizes. */
+/**
+ * Empty names and lists count as unset, because Kopia's fields are not pointers. Zero and false
+ * count as set.
+ */
 function isUnset(value: unknown): boolean {
   if (value === undefined || value === null || value === '') return true;
   return Array.isArray(value) && value.length === 0;

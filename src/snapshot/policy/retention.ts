@@ -3,7 +3,7 @@ import type { Snapshot } from '../snapshot-manifest.ts';
 import type { Policy } from './policy.ts';
 
 /**
- * Incomplete snapshots younger than this are kept, and the first few in any case (Kopia:
+ * Incomplete snapshots younger than this are kept, and always the newest few (Kopia:
  * retention_policy.go).
  */
 const INCOMPLETE_KEPT_NS = 4n * HOUR_NS;
@@ -18,7 +18,7 @@ interface Period {
 
 const iso = (ns: Nanoseconds): string => toDate(ns).toISOString();
 
-/** Year and week by ISO 8601, of the UTC day. */
+/** ISO 8601 year and week of the UTC day. */
 function isoWeek(ns: Nanoseconds): string {
   const day = toDate(ns);
   const weekday = (day.getUTCDay() + 6) % 7;
@@ -30,7 +30,7 @@ function isoWeek(ns: Nanoseconds): string {
   return `${year}-${week}`;
 }
 
-/** Go's AddDate: calendar arithmetic that normalizes overflowing days. */
+/** Go's AddDate: calendar arithmetic that normalises overflowing days. */
 function back(ns: Nanoseconds, years: number, months: number, days: number): Nanoseconds {
   const date = toDate(ns);
   const shifted = Date.UTC(
@@ -41,7 +41,7 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
     date.getUTCMinutes(),
     date.getUTCSeconds(),
   );
-  // Keeps 2^31 - 1, which means "forever", from leaving the range of dates.
+  // 2^31 - 1 means "forever" and would leave the range of dates.
   return Number.isFinite(shifted)
     ? BigInt(shifted) * 1_000_000n + (ns % 1_000_000_000n)
     : -(2n ** 62n);
@@ -50,8 +50,8 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
 function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[] {
   const { keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual } = retention;
   const all = [keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual];
-  // Kopia adds them up. Numbers below zero keep nothing: where there are no others all snapshots
-  // would go.
+  // Kopia sums the numbers. Negative numbers keep nothing, so with only negative numbers all
+  // snapshots would expire. Then keep all.
   const sum = all.reduce<number>((total, keep) => total + (keep ?? 0), 0);
   const none = sum === 0 || all.every((keep) => (keep ?? 0) <= 0);
   const cutoff = (
@@ -98,32 +98,27 @@ function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[
   ];
 }
 
-/** When and for whom retention is looked at. */
+/** The moment of a retention check. */
 export interface RetentionMoment {
-  /**
-   * What the clock says. Snapshots that start later are kept, and the policy does not count them.
-   */
+  /** The current time. Snapshots that start later are kept, but do not count. */
   readonly nowNs: Nanoseconds;
-  /** The snapshot that was just stored: never the one to go, even if its clock was behind. */
+  /** The snapshot just stored. Never expires, even if its clock was behind. */
   readonly justMade?: string;
 }
 
-/** Why a snapshot is kept that was made by a clock which was ahead. */
+/** Reason for keeping a snapshot whose clock was ahead. */
 const AHEAD = 'ahead-of-clock';
 const JUST_MADE = 'just-made';
 
-/**
- * In the order that Kopia lists reasons in; by it two reasons of one snapshot are the same text for
- * both.
- */
+/** Kopia's order of reasons. With it, equal sets of reasons give equal texts. */
 const REASON_ORDER = ['latest', 'hourly', 'daily', 'weekly', 'monthly', 'annual'];
 const rankOf = (reason: string): number => REASON_ORDER.indexOf(reason.split('-')[0] ?? '');
 
 /**
- * Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned.
- * The reasons are Kopia's (snapshot/policy/retention_policy.go). With a `moment`, clocks that
- * jumped cost no snapshots: what starts in the future does not take the place of another, and age
- * counts from the second newest snapshot, so that a single wrong time ends no period.
+ * The reasons to keep each snapshot of a source, by ID. Snapshots with an empty list have expired
+ * unless pinned. Reasons are Kopia's (snapshot/policy/retention_policy.go). With `moment`, a clock
+ * jump expires nothing. Snapshots in the future do not take another's place. Ages count from the
+ * second newest snapshot, so that a single wrong time ends no period.
  */
 export function retentionReasons(
   snapshots: readonly Snapshot[],
@@ -147,7 +142,7 @@ export function retentionReasons(
     for (const { kind, keep, cutoffNs, idOf } of periods) {
       if (keep === undefined) continue;
       if (cutoffNs !== undefined && snapshot.startTimeNs < cutoffNs) continue;
-      // Kopia takes week 10 for October, and then forgets the week.
+      // Include the kind. Kopia mixes up week 10 and October, and then ignores the week.
       const period = `${kind} ${idOf(snapshot.startTimeNs, position)}`;
       const used = counters.get(kind) ?? 0;
       if (seen.has(period) || used >= keep) continue;
@@ -163,7 +158,10 @@ export function retentionReasons(
   return reasons;
 }
 
-/** All clients must agree on the order: two that do not would each remove what the other keeps. */
+/**
+ * All clients must agree on the order. Otherwise two clients could delete each other's kept
+ * snapshots.
+ */
 function compareNewest(a: Snapshot, b: Snapshot): number {
   const byTime = compare(b.startTimeNs, a.startTimeNs) || compare(b.endTimeNs, a.endTimeNs);
   return byTime || compare(b.id, a.id);
@@ -181,7 +179,7 @@ function keepIncomplete(newestFirst: readonly Snapshot[], reasons: Map<string, s
   }
 }
 
-/** Snapshots of one source that its retention policy no longer keeps. */
+/** Snapshots of a source that its retention policy no longer keeps. */
 export function expiredSnapshots(
   snapshots: readonly Snapshot[],
   retention: Policy['retention'],
