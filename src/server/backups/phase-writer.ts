@@ -26,7 +26,7 @@ const REFUSED_NS = 50n * SECOND_NS;
 /** First delay after an error of the API server; doubled each time. Our choice. */
 const FAILED_FIRST_NS = 2n * SECOND_NS;
 const CONFLICT_FIRST_NS = SECOND_NS / 10n;
-/** Failed updates in one look at the queue, in case no update works. Our choice. */
+/** Limit of failed updates in one look at the queue, which may hold thousands. Our choice. */
 const FAILED_MAX = 4;
 const AGAIN_MS = 1000;
 /** After this time, a backup whose phase cannot be written gives up its place. Our choice. */
@@ -136,9 +136,6 @@ export class PhaseWriter {
   }
 }
 
-/**
- * An error of the server itself, for example from a webhook. An API server that is away has no
- * status.
- */
+/** HTTP 500, for example from a failed webhook. An outage of the API server gives no 500. */
 const isServerError = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus === 500;
