@@ -14,9 +14,9 @@ import {
 } from '../snapshot/index.ts';
 
 /**
- * Deletes the snapshots of the source that its policy no longer keeps; durable after a flush. The
- * policy is the one of now: it may have changed since a long backup began. Nothing is deleted by a
- * clock that differs from the storage's: one that is ahead makes every snapshot old.
+ * Deletes the source's snapshots that its policy no longer keeps. Durable after a flush. Loads the
+ * current policy: it may have changed during a long backup. Deletes nothing if the clock differs
+ * from the storage's, because a clock that is ahead makes every snapshot look old.
  */
 export async function applyRetention(
   repository: Repository,
@@ -35,8 +35,8 @@ export async function applyRetention(
 }
 
 /**
- * Whether all policies and snapshots could be read, and warns if not: a missing policy may keep
- * more.
+ * Whether all policies and snapshots are readable. Warns if not, because a missing policy might
+ * keep more.
  */
 export async function isListComplete({ manifests }: Repository, logger: Logger): Promise<boolean> {
   if (await manifests.areComplete()) return true;
@@ -47,10 +47,7 @@ export async function isListComplete({ manifests }: Repository, logger: Logger):
   return false;
 }
 
-/**
- * Compares the clock with the time of a blob that is put for this, and warns when they differ too
- * much.
- */
+/** Compares the clock with the time of a test blob. Warns if they differ too much. */
 export async function isClockRight(
   { contents, clock }: Repository,
   logger: Logger,

@@ -2,34 +2,33 @@ import { asError, type Logger, messageOf, Stopwatch } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 
 export interface CheckpointOptions {
-  /** How often packs being filled are put, at first. */
+  /** Initial interval for writing packs that are being filled. */
   readonly intervalNs: bigint;
-  /** How often an index blob names the packs. */
+  /** Interval for index blobs that name the packs. */
   readonly indexIntervalNs: bigint;
-  /** Ends a look at what others wrote; what makes stored data durable goes on. */
+  /** Ends a refresh of the index. Making stored data durable continues. */
   readonly signal: AbortSignal;
   readonly logger: Logger;
 }
 
 /**
- * Packs being filled are closed after this part of the time so far, at least the interval apart: a
- * slow source would leave a short pack for each minute of its days, and so little is read again
+ * Packs being filled are closed after this part of the elapsed time, at least the interval apart.
+ * Otherwise a slow source would leave a short pack every minute for days. Little is read again
  * after a kill.
  */
 const CLOSE_AFTER_PARTS = 20n;
 /**
- * Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for
- * long.
+ * Index entries in memory, some 300 bytes each. Millions of small files fill no pack for a long
+ * time.
  */
 const ENTRIES_MAX = 1 << 17;
-/** How often the time is checked; the bytes are checked whenever some were stored. */
+/** Interval of checks of the time. Bytes are checked after every store. */
 const LOOK_EVERY_MS = 100;
 
 /**
- * Makes stored data durable at intervals, so that the upload after a killed one stores little
- * again. Each client reads every index blob, so index blobs are as rare as Kopia's. Until an index
- * blob names a pack, the next upload finds it by its session marker
- * (repository/killed-sessions.ts).
+ * Makes stored data durable at intervals, so that an upload after a kill stores little again. Every
+ * client reads every index blob, so they are as rare as Kopia's. Until an index blob names a pack,
+ * the next upload finds it by its session marker (repository/killed-sessions.ts).
  */
 export class CheckpointTimer {
   readonly #repository: Repository;
@@ -60,13 +59,13 @@ export class CheckpointTimer {
     }, LOOK_EVERY_MS).unref();
   }
 
-  /** Goes on after {@link stop}. */
+  /** Continues after {@link stop}. */
   resume(): void {
     this.#stopped = false;
     this.#timer = this.#startTimer();
   }
 
-  /** Starts a checkpoint when one is due. */
+  /** Starts a checkpoint if it is due. */
   look(): void {
     if (this.#stopped || this.#running || this.#failure !== undefined) return;
     const { intervalNs, indexIntervalNs } = this.#options;
@@ -99,8 +98,8 @@ export class CheckpointTimer {
   }
 
   /**
-   * A look at what others wrote, beside the checkpoints: reading a large index may take longer than
-   * they are apart. When it fails the next one tries again, and nothing that is stored is in doubt.
+   * Reads new index blobs of other clients, parallel to checkpoints: a large index may take longer
+   * than their interval. After a failure the next checkpoint retries. Stored data are not affected.
    */
   #refresh(): void {
     const { logger, signal } = this.#options;
@@ -115,7 +114,7 @@ export class CheckpointTimer {
       });
   }
 
-  /** Waits for what is under way; after an abort not for a look at what others wrote. */
+  /** Waits for running work. After an abort, does not wait for a refresh. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearInterval(this.#timer);
@@ -123,7 +122,7 @@ export class CheckpointTimer {
     await this.#refreshing;
   }
 
-  /** Throws the failure of a checkpoint: nothing that came after it may count. */
+  /** Throws the failure of a checkpoint. Later stores must not count. */
   assertHealthy(): void {
     if (this.#failure !== undefined) throw asError(this.#failure);
   }

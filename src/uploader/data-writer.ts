@@ -12,7 +12,7 @@ import {
 } from '../repository/index.ts';
 import type { UploadCounters } from './progress.ts';
 
-/** A piece of file data that has been cut and hashed. */
+/** A piece of file data, cut and hashed. */
 export interface Chunk {
   readonly spans: readonly Span[];
   readonly length: number;
@@ -22,9 +22,7 @@ export interface Chunk {
 
 const RESOLVED = Promise.resolve();
 
-/**
- * Stores chunks that the repository does not have: look-up first, compression and encryption after.
- */
+/** Stores chunks that the repository lacks: looks them up, then compresses and encrypts. */
 export class DataWriter {
   readonly #repository: Repository;
   readonly #pool: ThreadPool;
@@ -45,12 +43,12 @@ export class DataWriter {
   }
 
   /**
-   * Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable.
-   * Throws the failure after which nothing can be written any more.
+   * Resolves when every chunk is in a pack in memory, or was stored before. A flush makes it
+   * durable. Throws the permanent failure of writes.
    */
   async store(chunks: readonly Chunk[]): Promise<ObjectId[]> {
-    // Also where all of it is there already: a volume with little new would be read to its end in
-    // vain.
+    // Check even if all chunks are known. Otherwise an upload with little new would read the whole
+    // volume before it fails.
     this.#repository.contents.assertWritable();
     if (!this.#repository.contents.storesCompressed) {
       return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
@@ -80,13 +78,12 @@ export class DataWriter {
       const timestampSeconds = contents.timestampAfter(present);
       batch.push({ chunk, content: { contentId, originalLength: chunk.length, timestampSeconds } });
       batchBytes += chunk.length;
-      // Two equal chunks of one batch: the second must find the first.
+      // The second of two equal chunks in a batch must find the first.
       this.#inFlight.set(contentId, RESOLVED);
       return contentId as string as ObjectId;
     });
     send();
-    // Also after a failure the threads go on reading what is under way: the caller's slab stays
-    // until they are done.
+    // After a failure the threads still read. The caller's slab must stay until they are done.
     const failed = (await Promise.allSettled(waits)).find(({ status }) => status === 'rejected');
     if (failed) throw asError((failed as PromiseRejectedResult).reason);
     return ids;
@@ -119,7 +116,7 @@ export class DataWriter {
     return sealed;
   }
 
-  /** Index version 1 compresses before it hashes, so the id is another one: this thread does it. */
+  /** Index version 1 compresses before it hashes, so the id differs. This thread does it. */
   async #storeOldFormat({ spans, length, compressor }: Chunk): Promise<ObjectId> {
     const { contents } = this.#repository;
     const data = Buffer.concat(spans.map((span) => this.#pool.arena.view(span)));

@@ -12,8 +12,8 @@ import { unreadable, type VolumeUpload } from './volume-upload.ts';
 const { O_RDONLY, O_NONBLOCK } = fs.constants;
 
 /**
- * Stores a device or an image in Velero's block mode: a directory of mode 0777 with one file, named
- * by the path of the device. Throws `SOURCE_UNREADABLE`.
+ * Stores a device or an image in Velero's block layout: a directory of mode 0777 with one file,
+ * named by the path of the device. Throws `SOURCE_UNREADABLE`.
  */
 export function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
   const { repository, path } = parts;
@@ -22,7 +22,10 @@ export function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
   return uploadLoneFile(parts, root, { ...common, name: path }, (file) => uploadRaw(parts, file));
 }
 
-/** A directory with one file, whose bytes are no file's: it is there whole, or not at all. */
+/**
+ * A directory with one file, whose bytes come from a device or pipe. The file is stored whole, or
+ * not at all.
+ */
 export async function uploadLoneFile(
   { repository, counters, policy, signal, open }: VolumeUpload,
   root: OpenAttributes,
@@ -36,7 +39,7 @@ export async function uploadLoneFile(
     const { size, objectId } = await store(directory.openFile(attributes));
     entries.push({ ...attributes, type: 'f', size, objectId });
   } catch (error) {
-    // What was stored is found again by the next run; part of a volume is no file.
+    // The next run reuses the stored contents. A part of a volume is not a file.
     if (!signal.aborted) throw error;
   }
   const size = entries[0]?.size ?? 0;
@@ -69,7 +72,7 @@ async function uploadRaw(
 ): Promise<{ size: number; objectId: ObjectId }> {
   let file: fs.FileHandle;
   try {
-    // What takes the place of a device may be a pipe that nobody writes to.
+    // A pipe without a writer may have replaced the device.
     file = await fs.open(path, O_RDONLY | O_NONBLOCK);
   } catch (cause) {
     throw unreadable(path, cause);
@@ -81,7 +84,7 @@ async function uploadRaw(
     }
     const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
     if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
-    // So do those look that were taken off their storage.
+    // A device that was detached from its storage looks the same.
     if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
     Object.assign(counters, { filesFound: 1, bytesFound: expected, isListed: true });
     const stored = await files
@@ -89,8 +92,7 @@ async function uploadRaw(
       .catch((cause: unknown) => {
         throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
       });
-    // If an image was truncated meanwhile, the missing part looks like a hole when asked where the
-    // data is.
+    // In an image that was truncated meanwhile, the missing part looks like a hole.
     const sizeNow = stat.isFile() ? (await file.stat()).size : expected;
     const end = Math.min(stored.size, sizeNow);
     if (end < expected) {
@@ -102,7 +104,7 @@ async function uploadRaw(
   }
 }
 
-/** Size of a block device as the kernel shows it: sectors of 512 bytes. */
+/** Size of a block device, from the kernel: sectors of 512 bytes. */
 export async function deviceBytes(path: string): Promise<number> {
   const { rdev } = await fs.stat(path);
   const numbers = `${(rdev >> 8) & 0xfff}:${(rdev & 0xff) | ((rdev >> 12) & 0xfff00)}`;

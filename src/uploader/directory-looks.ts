@@ -30,7 +30,7 @@ import { hasMoreNames } from './long-listing.ts';
 import { plainBeforeOf, tellsChanges } from './previous-entries.ts';
 import type { Visit } from './visit.ts';
 
-/** A directory whose files are as in the previous snapshot, and what that one holds of it. */
+/** A directory whose files match the previous snapshot, with data of that snapshot. */
 export interface KeptDirectory {
   readonly same: SameFiles;
   readonly id: ObjectId;
@@ -41,11 +41,11 @@ export interface KeptDirectory {
   readonly directories: readonly DirectoryEntry[];
 }
 
-/** Directories of a tree that threads look at before their turn. Our choice. */
+/** Directories that threads list ahead. Our choice. */
 const AHEAD_MAX = 32;
 /**
- * A look is repeated when its turn comes later than this: the directory before it may have taken
- * hours, and names of then would be missed or asked for in vain. Our choice.
+ * Age after which a listing ahead is repeated. The directory before it may have taken hours, and
+ * names may have changed. Our choice.
  */
 const AHEAD_NS_MAX = 30n * SECOND_NS;
 
@@ -53,26 +53,24 @@ export interface DirectoryLooksOptions {
   readonly repository: Repository;
   readonly policies: PolicyTree;
   readonly signal: AbortSignal;
-  /** Names of one directory held in memory at once; by default {@link LISTING_ENTRIES_MAX}. */
+  /** Names of one directory in memory at once; by default {@link LISTING_ENTRIES_MAX}. */
   readonly listingEntriesMax?: number | undefined;
 }
 
 /**
- * A directory that takes more is counted before it is listed: reading millions of names at once
- * takes hundreds of MB. Below it, no usual file system holds many more than
- * {@link LISTING_ENTRIES_MAX}.
+ * A larger directory is counted before it is listed, because millions of names take hundreds of MB.
+ * Usual file systems hold not many more than {@link LISTING_ENTRIES_MAX} names in a smaller one.
  */
 const COUNTED_ABOVE_BYTES = 1 << 20;
 /**
- * File systems that tell the number of entries as a directory's size, as statfs names them: ZFS,
- * CephFS, and FUSE, which CephFS has a client for. Counting is not free (5 ms for 3000 names on
- * ext4), asking for this is.
+ * File systems whose directory size is the number of entries, by statfs type: ZFS, CephFS and FUSE.
+ * CephFS has a FUSE client. Counting takes time (5 ms for 3000 names on ext4); this check does not.
  */
 const COUNTING_FILE_SYSTEMS: readonly number[] = [0x2f_c1_2f_c1, 0x00_c3_64_00, 0x65_73_55_46];
 
 /**
- * Whether a directory of this size must be counted before it is listed. `fileSystemType` is as
- * statfs tells it.
+ * Whether a directory of this size must be counted before it is listed. `fileSystemType` is from
+ * statfs.
  */
 export async function mustCount(
   sizeBytes: number,
@@ -83,7 +81,7 @@ export async function mustCount(
   return sizeBytes > entriesMax && COUNTING_FILE_SYSTEMS.includes(await fileSystemType());
 }
 
-/** A look that was started before its turn; the watch runs once it is done. */
+/** A listing that was started ahead. The stopwatch runs from its end. */
 interface Ahead {
   readonly comparison: Promise<DirectoryComparison>;
   sinceDone: Stopwatch | undefined;
@@ -91,16 +89,16 @@ interface Ahead {
 
 const TOO_LONG: DirectoryListing = { ...NO_ENTRIES, isTooLong: true };
 
-/** What directories of the source hold, and which of them are as the previous snapshot has them. */
+/** Lists directories of the source, and compares them with the previous snapshot. */
 export class DirectoryLooks {
   readonly #options: DirectoryLooksOptions;
   readonly #pool: ThreadPool;
-  /** Looks that were started before their turn, by path. */
+  /** Listings that were started ahead, by path. */
   readonly #ahead = new Map<string | Uint8Array, Ahead>();
   readonly #seen = new WeakSet<Visit>();
 
   readonly #entriesMax: number;
-  /** Set before the first look. */
+  /** Set before the first listing. */
   rules: ExtraRules | undefined;
 
   constructor(options: DirectoryLooksOptions, pool: ThreadPool) {
@@ -109,7 +107,7 @@ export class DirectoryLooks {
     this.#pool = pool;
   }
 
-  /** Starts a look that will be asked for soon, while few are under way. */
+  /** Starts a listing that will soon be needed, unless many are running. */
   lookAhead(visit: Visit): void {
     if (this.#ahead.size >= AHEAD_MAX || this.#seen.has(visit) || this.#options.signal.aborted)
       return;
@@ -118,13 +116,13 @@ export class DirectoryLooks {
     const done = (): void => {
       ahead.sinceDone = new Stopwatch(this.#options.repository.clock);
     };
-    // A failure is met when its turn comes.
+    // `look` handles a failure.
     ahead.comparison.then(done, done);
     this.#ahead.set(visit.path, ahead);
   }
 
   /**
-   * The listing, with a comparison where the directory may be taken over as it was. Throws
+   * The listing, with a comparison if the directory may be unchanged. Throws
    * `UNREADABLE_DIRECTORY`.
    */
   look(visit: Visit): Promise<DirectoryComparison> {
@@ -169,7 +167,7 @@ export class DirectoryLooks {
   }
 
   /**
-   * The directory of the newest snapshot, where no rule or policy could make entries count
+   * The directory in the newest snapshot. Undefined if a rule or policy may count entries
    * differently.
    */
   async #streamBefore(visit: Visit): Promise<PackedStream | undefined> {
@@ -188,21 +186,18 @@ export class DirectoryLooks {
       const hash = hashOf(contentId);
       return { packed, hash, compressionHeaderId, originalLength, plainBefore };
     } catch {
-      // It is loaded again when the directory is compared, and that warns.
+      // The later comparison loads it again, and warns.
       return undefined;
     }
   }
 
-  /**
-   * What is kept of a directory whose files did not change; undefined when its contents are no
-   * longer all there.
-   */
+  /** The reusable parts of a directory with unchanged files; undefined if contents are missing. */
   keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
     const { contents } = this.#options.repository;
     const [previous] = visit.previous;
     if (!previous) return undefined;
     const { id, startNs, recorded } = previous;
-    // Its own content may be marked deleted, as those of its files: writing it anew brings it back.
+    // If the directory's own content is marked deleted, storing the directory again restores it.
     if (!contents.has(parseObjectId(id).contentId)) return undefined;
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
       return undefined;
@@ -213,36 +208,34 @@ export class DirectoryLooks {
       directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
       summary = parseSummary(JSON.parse(same.summary));
     } catch {
-      // It is loaded again when the directory is compared, and that warns.
+      // The later comparison loads it again, and warns.
       return undefined;
     }
     const isClean =
       summary?.incomplete === undefined &&
       summary?.numFailed === 0 &&
       (summary.numIgnoredErrors ?? 0) === 0;
-    // Something below may have changed without another time: every entry is looked at by itself.
+    // A recent change below may not show in a time, so every entry is checked.
     if (summary && !tellsChanges(summary.maxTimeNs, startNs)) return undefined;
     if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
     return { same, id, startNs, recorded, summary, directories };
   }
 }
 
-/** System errors that concern this process or machine, and not the directory or file. */
+/** System errors about this process or machine, not about the directory or file. */
 const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS', 'ENOSPC'];
 
 export const isOwnTrouble = (code: string): boolean => OWN_TROUBLE.includes(code);
 
-/**
- * Whether the system said this of what it was asked to read (and not of this process or machine).
- */
+/** Whether a system error is about the file that was read, not about this process or machine. */
 export function isOfTheSource(error: unknown): boolean {
   const code = systemCode(error);
   return code !== undefined && !isOwnTrouble(code);
 }
 
 /**
- * Only what the system says of the directory makes it unreadable; a thread that died or a bug does
- * not.
+ * Wraps system errors about the directory. Other errors, such as a dead thread or a bug, pass
+ * through.
  */
 export function asUnreadable(error: unknown): unknown {
   if (!isOfTheSource(error)) return error;

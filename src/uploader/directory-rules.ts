@@ -6,7 +6,7 @@ import { openRegular, readStart } from './regular-file.ts';
 import { relativePath, type Visit } from './visit.ts';
 
 export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
-/** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
+/** bford.info/cachedir: directories with this tag need no backup. */
 export const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
 export interface EnterRulesOptions {
@@ -15,7 +15,8 @@ export interface EnterRulesOptions {
 }
 
 /**
- * The rules below a directory: those from above, and what its policy and its own ignore files add.
+ * The rules below a directory: the inherited rules, those of its policy, and those of its own
+ * ignore files.
  */
 export async function enterRules(
   visit: Visit,
@@ -32,7 +33,7 @@ export async function enterRules(
   return visit.rules.enter(visit.relative, defined, find, logger);
 }
 
-/** Whether a tag says that nothing in a directory is worth keeping. */
+/** Whether a directory has a cache tag. */
 export async function isCacheDirectory(
   visit: Visit,
   { entries }: SourceDirectory,

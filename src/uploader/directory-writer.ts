@@ -12,23 +12,22 @@ import { type DirectoryEntry, DirectoryEncoder, type DirectorySummary } from '..
 import type { Outcome } from './outcomes.ts';
 import { Summarizer } from './summary.ts';
 
-/** Entries whose text is made at once: names may take 1.5 KB each. Our choice. */
+/** Entries that are encoded at once. Names may take 1.5 KB each. Our choice. */
 const TEXT_ENTRIES = 2048;
 
-/** The stored form of a directory. */
 export interface StoredDirectory {
   readonly id: ObjectId;
   readonly summary: DirectorySummary;
 }
 
-/** What a {@link DirectoryWriter} had written at some moment. */
+/** State of a {@link DirectoryWriter} at some moment. */
 export interface DirectoryMark {
   readonly object: ObjectMark;
   readonly encoder: DirectoryEncoder;
   readonly summarizer: Summarizer;
 }
 
-/** Writes a directory object as what becomes of its entries is known, in stored order. */
+/** Writes a directory object in stored order, as its entries are finished. */
 export class DirectoryWriter {
   readonly #repository: Repository;
   readonly #options: WriteObjectOptions;
@@ -36,10 +35,10 @@ export class DirectoryWriter {
   readonly #encoder = new DirectoryEncoder();
   readonly #summarizer = new Summarizer();
   #canceled = false;
-  /** A call of {@link write} or {@link finish} that is under way. */
+  /** A running call of {@link write} or {@link finish}. */
   #writing: Promise<unknown> | undefined;
   #finished: StoredDirectory | undefined;
-  /** The first of a write: what was pushed then may be lost. */
+  /** The first failure of a write, after which entries may be lost. */
   #failure: { readonly error: unknown } | undefined;
 
   constructor(repository: Repository, compressor: Compressor | undefined) {
@@ -55,7 +54,7 @@ export class DirectoryWriter {
     this.#object = new ObjectWriter(contents, this.#options);
   }
 
-  /** The next entries; directories of a call go first. One call at a time. */
+  /** Writes the next entries; within a call, directories go first. Calls must not overlap. */
   async write(outcomes: readonly Outcome[]): Promise<void> {
     const entries = this.add(outcomes);
     entries.sort((a, b) => Number(b.type === 'd') - Number(a.type === 'd'));
@@ -63,7 +62,7 @@ export class DirectoryWriter {
     await this.#track(this.#object.push(Buffer.from(this.#encoder.entries(entries))));
   }
 
-  /** Counts what became of entries, and returns those that are to be written. */
+  /** Counts outcomes, and returns the entries to write. */
   add(outcomes: readonly Outcome[]): DirectoryEntry[] {
     return outcomes.flatMap((outcome) => {
       if (outcome.kind === 'canceled') this.#canceled = true;
@@ -76,20 +75,20 @@ export class DirectoryWriter {
     });
   }
 
-  /** `ownMtimeNs` counts when the directory is empty. */
+  /** `ownMtimeNs` counts if the directory is empty. */
   async finish(ownMtimeNs: Nanoseconds, canceled: boolean): Promise<StoredDirectory> {
     const summary = this.#summarizer.finish(ownMtimeNs, canceled || this.#canceled);
     const end = async (): Promise<StoredDirectory> => {
       await this.#object.push(Buffer.from(this.#encoder.end(summary)));
-      // In the same moment in which nothing is being written any more.
+      // Set before `isWriting` becomes false.
       return (this.#finished = { id: await this.#object.finish(), summary });
     };
     return this.#track(end());
   }
 
   /**
-   * Waits until nothing is being written. The caller must look again at once, without another wait
-   * in between: `while (writer.isWriting) await writer.settled()`.
+   * Waits until no write is running. The caller must check again without another wait in between:
+   * `while (writer.isWriting) await writer.settled()`.
    */
   async settled(): Promise<void> {
     await this.#writing?.catch(() => undefined);
@@ -99,12 +98,14 @@ export class DirectoryWriter {
     return this.#writing !== undefined;
   }
 
-  /** The whole directory, once {@link finish} is done. */
+  /** The whole directory, after {@link finish}. */
   get finished(): StoredDirectory | undefined {
     return this.#finished;
   }
 
-  /** What is written so far. Only while nothing is being written. Throws the failure of a write. */
+  /**
+   * Marks the current state. Call it only while no write is running. Throws the failure of a write.
+   */
   mark(): DirectoryMark {
     if (this.#failure) throw asError(this.#failure.error);
     return {
@@ -114,7 +115,7 @@ export class DirectoryWriter {
     };
   }
 
-  /** A directory of what was marked and these entries; what is being written goes on. */
+  /** Stores a directory of the marked state and these entries. Running writes continue. */
   async storeMarked(
     { object, encoder, summarizer }: DirectoryMark,
     entries: readonly DirectoryEntry[],

@@ -4,20 +4,20 @@ import type { EstimateReport } from './estimate-thread.ts';
 import type { UploadCounters } from './progress.ts';
 import { SourceEstimate } from './source-estimate.ts';
 
-/** An upload that is over sooner needs no estimate. Our choice. */
+/** A shorter upload needs no estimate. Our choice. */
 const AFTER_MS = 500;
 
 export interface EstimateAheadOptions {
   readonly repository: Repository;
   readonly source: SourceInfo;
   readonly path: string;
-  /** Of the upload that it runs ahead of. */
+  /** Counters of the upload. */
   readonly counters: UploadCounters;
 }
 
 /**
- * An estimate of a directory that starts after a while, unless it was stopped before, the upload
- * has listed everything, or there is no memory for its thread. It never throws.
+ * An estimate of a directory, which starts after a delay. The estimate never starts after `stop`,
+ * after the upload has listed everything, or if memory is tight. Never throws.
  */
 export class EstimateAhead {
   readonly #timer: NodeJS.Timeout;
@@ -26,7 +26,7 @@ export class EstimateAhead {
 
   constructor(options: EstimateAheadOptions, afterMs = AFTER_MS) {
     this.#timer = setTimeout(() => {
-      // Where policies cannot be read the upload itself says so.
+      // The upload itself reports unreadable policies.
       this.#start(options).catch(() => undefined);
     }, afterMs);
     this.#timer.unref();
@@ -38,12 +38,12 @@ export class EstimateAhead {
     if (!this.#isStopped) this.#estimate = new SourceEstimate(path, policies);
   }
 
-  /** Undefined before it has begun. */
+  /** Undefined before it has started. */
   get report(): EstimateReport | undefined {
     return this.#estimate?.report;
   }
 
-  /** Ends its thread. May be called at any time, and again. */
+  /** Ends its thread. May be called at any time, and repeatedly. */
   stop(): void {
     this.#isStopped = true;
     clearTimeout(this.#timer);

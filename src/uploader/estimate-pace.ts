@@ -1,11 +1,11 @@
 /**
- * A count slower than this waits for its storage, and the upload waits with it. Our choice: local
- * disks do 50 times as much.
+ * A slower count waits for its storage, and slows the upload down. Our choice: local disks are 50
+ * times as fast.
  */
 const ENTRIES_PER_SECOND_MIN = 1000;
 const WINDOW_MS = 3000;
 
-/** Says whether a count goes fast enough to be worth its reads. */
+/** Decides whether a count is fast enough to be worth its reads. */
 export class EstimatePace {
   #windowStartMs: number;
   #entriesBefore = 0;
@@ -14,7 +14,7 @@ export class EstimatePace {
     this.#windowStartMs = nowMs;
   }
 
-  /** Told of all entries so far; false once a whole window was too slow. */
+  /** Call it with the number of entries so far. Returns false once a whole window was too slow. */
   keepsUp(entries: number, nowMs: number): boolean {
     const passedMs = nowMs - this.#windowStartMs;
     if (passedMs < WINDOW_MS) return true;

@@ -4,23 +4,20 @@ import { assert } from '../base/index.ts';
 import { EstimatePace } from './estimate-pace.ts';
 import { type CountPolicies, countSource } from './source-count.ts';
 
-/** What {@link SourceEstimate} gives to its thread. */
+/** Task of the thread of a {@link SourceEstimate}. */
 export interface EstimateTask {
   readonly path: string;
   readonly policies: CountPolicies;
 }
 
-/** The last one says how it ended. */
+/** The last report has the final state. */
 export interface EstimateReport {
   readonly files: number;
   readonly bytes: number;
   readonly state: 'counting' | 'whole' | 'given-up';
 }
 
-/**
- * The upload's threads come first, also where the disk goes by it (ioprio follows nice). Our
- * choice.
- */
+/** The upload's threads have priority, also on the disk: ioprio follows nice. Our choice. */
 const NICE = 10;
 const REPORT_EVERY_MS = 200;
 
@@ -30,10 +27,10 @@ const report = (message: EstimateReport): void => {
   port.postMessage(message);
 };
 try {
-  // On Linux this is of the calling thread alone.
+  // On Linux this affects only the calling thread.
   setPriority(NICE);
 } catch {
-  // Then it runs as the others do.
+  // Continue with normal priority.
 }
 const { path, policies } = workerData as EstimateTask;
 const pace = new EstimatePace(performance.now());

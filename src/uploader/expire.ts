@@ -12,15 +12,15 @@ import {
 import { isClockRight, isListComplete } from './apply-retention.ts';
 
 export interface ExpireOptions {
-  /** Of this source only. */
+  /** Limits it to this source. */
   readonly source?: SourceInfo | undefined;
   readonly dryRun: boolean;
   readonly logger: Logger;
 }
 
 /**
- * Deletes what the policies of the sources no longer keep, and tells it; durable after a flush.
- * With `dryRun` it only tells. Nothing is deleted by a clock that is wrong. Throws
+ * Deletes and logs snapshots that the policies of their sources no longer keep. Durable after a
+ * flush. With `dryRun` it only logs. Deletes nothing if the clock is wrong. Throws
  * `DAMAGED_POLICY`.
  */
 export async function expireSnapshots(

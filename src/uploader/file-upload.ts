@@ -41,58 +41,58 @@ export interface FileUploadOptions {
   readonly counters: UploadCounters;
   readonly logger: Logger;
   readonly signal: AbortSignal;
-  /** Files read at once beside the batches of small ones. */
+  /** Files read at once, besides the batches of small files. */
   readonly parallel: number;
-  /** Called when contents were added to a pack. */
+  /** Called after contents were added to a pack. */
   readonly onStored: () => void;
-  /** Filled as the upload goes on, for those who want to know what is stored so far. */
+  /** Records the stored entries, for checkpoints. */
   readonly open: OpenTree;
-  /** Whether contents of an object are known to be gone, so that its file has to be read again. */
+  /** Whether contents of an object are lost, so that its file must be read again. */
   readonly isLost?: ((id: ObjectId) => boolean) | undefined;
   /** Overrides policy and repository; for FastCDC. */
   readonly splitter?: SplitterSpec | undefined;
-  /** Called for each entry that cannot be stored, as it happens. */
+  /** Called at once for each entry that cannot be stored. */
   readonly onFailure: (failure: EntryFailure) => void;
-  /** The source is a snapshot, whose files nobody removes: a missing file is an error. */
+  /** The source is a snapshot, whose files nobody removes. A missing file is an error. */
   readonly isFrozen?: boolean | undefined;
-  /** Names of one directory held in memory at once; tests lower it. */
+  /** Names of one directory in memory at once; tests lower it. */
   readonly listingEntriesMax?: number | undefined;
   readonly repositoryPath?: string | undefined;
-  /** The extra attributes that the backup keeps. */
+  /** Extra attributes that the backup keeps. */
   readonly extras?: KeptExtras | undefined;
 }
 
-/** A file, and what counts for it. */
 export interface FileToUpload {
   readonly path: string | Uint8Array;
   readonly entry: SourceEntry;
   readonly policy: Policy;
   readonly directory: OpenDirectory;
-  /** Its path in the snapshot: seldom needed. */
+  /** Its path in the snapshot, built only when needed. */
   readonly relative: () => string;
 }
 
-/** A file that is read as a stream, whatever its size. */
+/** A file of any size that is read as a stream. */
 export interface StreamToUpload {
   readonly path: string | Uint8Array;
   readonly entry: SourceEntry;
   readonly policy: Policy;
   /** Its path in the snapshot. */
   readonly relative: string;
-  /** What is stored of it so far. */
+  /** Records the stored pieces. */
   readonly open: OpenFile;
 }
 
 type Fail = (error: unknown) => void;
 
 /**
- * What all uploads of one data path share. A failed upload may still read and store when the next
- * one begins: two that hand out the same slabs would write over each other's bytes.
+ * Memory that all uploads of a data path share. A failed upload may still read and store when the
+ * next upload starts. If each had its own list of free slabs, they would overwrite each other's
+ * bytes.
  */
 interface SharedMemory {
   readonly slabs: Slabs;
   readonly hasher: HashBatcher;
-  /** Slabs that streams may sit on; two are left for what needs one only for a while. */
+  /** Slabs that streams may hold. Two are left for short uses. */
   readonly streamSlabs: Semaphore;
 }
 
@@ -113,13 +113,13 @@ function sharedMemory(dataPath: DataPath): SharedMemory {
   return memory;
 }
 
-/** As many are named in the log; the others are counted. */
+/** Entries named in the log; the others are only counted. */
 const UNREAD_NAMED_MAX = 10;
 
-/** Files up to this are read in batches, when they are one chunk in any case. */
+/** Files up to this size are read in batches, if they are one chunk in any case. */
 const SMALL_FILE_BYTES_MAX = 1 << 20;
 
-/** Stores the bytes of files, many at a time: small ones in batches, large ones as streams. */
+/** Stores many files at a time: small files in batches, large files as streams. */
 export class FileUpload {
   readonly #options: FileUploadOptions;
   readonly #dataPath: DataPath;
@@ -130,7 +130,7 @@ export class FileUpload {
   readonly #streams: Semaphore;
   readonly #holes = new Holes();
   readonly #streamSlabs: Semaphore;
-  /** Slabs of one stream: those of an open chunk. */
+  /** Slabs for an open chunk of one stream. */
   readonly #slabsPerStream: number;
 
   constructor(options: FileUploadOptions) {
@@ -149,15 +149,12 @@ export class FileUpload {
     this.#streams = new Semaphore(options.parallel);
   }
 
-  /** Sends small files that wait for company. */
+  /** Sends waiting small files. */
   flush(): void {
     this.#small.flush();
   }
 
-  /**
-   * One stream of unknown kind as an object: a raw device or image. It has the size that could be
-   * read.
-   */
+  /** Stores a raw device or image as an object. Its size is the number of readable bytes. */
   async uploadBlocks(
     file: fs.FileHandle,
     sizeBytes: number,
@@ -186,7 +183,7 @@ export class FileUpload {
     }
   }
 
-  /** Bytes that come from a pipe, whose length nobody knows before. */
+  /** Stores the bytes of a pipe, whose length is unknown. */
   async uploadInput(
     input: AsyncIterable<Uint8Array>,
     name: string,
@@ -205,7 +202,7 @@ export class FileUpload {
     }
   }
 
-  /** A symbolic link, or a FIFO or device node, which is stored as an empty file. */
+  /** Stores a symbolic link. Also stores a FIFO or device node, as an empty file. */
   async uploadUnread(entry: SourceEntry): Promise<Outcome> {
     const target = entry.target ?? new Uint8Array(0);
     const { contents } = this.#options.repository;
@@ -216,8 +213,8 @@ export class FileUpload {
   }
 
   /**
-   * A file of any size; `settle` is called once with what became of it, `fail` where the repository
-   * failed and not the file.
+   * Stores a file of any size. Calls `settle` once with the outcome, or `fail` if the repository
+   * failed.
    */
   uploadFile(file: FileToUpload, settle: (outcome: Outcome) => void, fail: Fail): void {
     const { path, entry, policy } = file;
@@ -301,7 +298,7 @@ export class FileUpload {
     const { signal, counters } = this.#options;
     signal.throwIfAborted();
     const file = await openRegular(path, signal);
-    // It was one when the directory was listed. What took its place may be a device without an end.
+    // The listing showed a file. Now it may be a device without an end.
     if (!file) return this.fail(relative, NO_LONGER_REGULAR, policy);
     try {
       const before = await file.stat();
@@ -311,7 +308,7 @@ export class FileUpload {
       const partBytes = partBytesOf(policy);
       let entries: IndirectEntry[] = [];
       let start = 0;
-      // Parts of exactly this size are split each on its own, so cut points equal Kopia's.
+      // Parts of exactly this size are split independently, so the cut points equal Kopia's.
       for (;;) {
         const end = size > partBytes ? Math.min(start + partBytes, size) : size;
         const isLast = end >= size;
@@ -348,7 +345,7 @@ export class FileUpload {
     }
   }
 
-  /** In a frozen volume all that was written is on the disk. */
+  /** In a frozen volume all writes have reached the disk. */
   async #believes(file: fs.FileHandle, device: number): Promise<boolean> {
     return this.#options.isFrozen === true || this.#holes.areReliable(file.fd, device);
   }
@@ -376,7 +373,7 @@ export class FileUpload {
     return splitterOf(policy, splitter, repository);
   }
 
-  /** Counts an entry that could not be read, or that somebody removed after it was listed. */
+  /** Counts an unreadable entry, or an entry that was removed after the listing. */
   missing(
     path: string,
     { code, message }: { readonly code: string; readonly message: string },
@@ -385,7 +382,7 @@ export class FileUpload {
     return this.gone(path, code) ?? this.fail(path, message, policy);
   }
 
-  /** Counts an entry that somebody removed after it was listed. Undefined for any other failure. */
+  /** Counts an entry that was removed after the listing. Undefined for any other failure. */
   gone(path: string, code: string | undefined): Outcome | undefined {
     const { counters, logger, isFrozen } = this.#options;
     if (code !== 'ENOENT' || isFrozen === true) return undefined;
@@ -394,7 +391,7 @@ export class FileUpload {
     return { kind: 'gone' };
   }
 
-  /** An entry is stored without its extended attributes: a warning, for the first ten by name. */
+  /** Counts an entry that is stored without its extended attributes. Logs the first ten. */
   attributesUnread(path: string, error: string): void {
     const { counters, logger } = this.#options;
     const count = ++counters.attributesUnread;
@@ -417,19 +414,17 @@ export class FileUpload {
   }
 }
 
-/** Policies compress by length: a stream counts as a long file. Our choice. */
+/** Policies compress by length. A stream counts as a long file. Our choice. */
 const LONG_BYTES = 2 ** 30;
 
 /**
- * Without descriptors or memory of ours a backup leaves files out that nothing is wrong with: it
- * must not pass for one.
+ * If this process runs out of descriptors or memory, fail the backup. Otherwise it would silently
+ * skip healthy files.
  */
 const ownTrouble = ({ code, message }: { code: string; message: string }): Error =>
   Object.assign(new Error(message), { code, syscall: 'open' });
 
-/**
- * What an open chunk may sit on: streams that could need more at once could wait for each other.
- */
+/** Slabs that an open chunk may need. If streams could need more at once, they could deadlock. */
 function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): number {
   const specs = [splitter ?? repository.splitter, ...splittersOf(policies)];
   const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));
@@ -440,9 +435,11 @@ export function entryFields(
   { name, mode, mtimeNs, uid, gid, extra }: SourceEntry,
   type: 'f' | 'd' | 's',
 ): Omit<DirectoryEntry, 'size' | 'objectId'> {
-  // All have the same shape: an upload makes millions of them.
+  // All entries have the same shape, because an upload makes millions of them.
   return { name, type, mode, mtimeNs, uid, gid, extra };
 }
 
-/** Positions beyond 2^53 have no exact number. Whoever made such a file has a volume of holes. */
+/**
+ * Larger positions have no exact number above 2^53. A file of this size consists mostly of holes.
+ */
 export const TOO_LONG = 'it is longer than 8 PiB';

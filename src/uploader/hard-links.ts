@@ -5,36 +5,33 @@ import { parseExtra, withoutRawName } from '../volume-files/index.ts';
 import type { DiskName } from './restore-names.ts';
 import { type TargetDirectory, unfinishedName } from './target-directory.ts';
 
-/** What became of a name of a hard-linked file. */
+/** Outcome for a name of a hard-linked file. */
 export type LinkOutcome =
-  /** The name is a link now; `replaced`: in the place of something else. */
+  /** The name is now a link; `replaced`: it replaced another entry. */
   | { readonly kind: 'linked'; readonly replaced: boolean }
-  /** The name was a link already, or is to stay. */
+  /** The name already was a link, or must stay. */
   | { readonly kind: 'same' | 'kept' }
-  /** No name of the file is there yet. */
+  /** The file has no restored name yet. */
   | { readonly kind: 'first' }
-  /** The target does not take it: the name becomes a file of its own. */
+  /** The target refuses the link, so the name becomes a separate file. */
   | { readonly kind: 'refused' };
 
 export interface LinkTarget {
   readonly directory: TargetDirectory;
   readonly name: DiskName;
-  /** Anything that has the name stays. */
+  /** An existing entry with the name stays. */
   readonly keepsExisting: boolean;
-  /** Removes a directory that has the name, or throws. */
+  /** Removes a directory with the name, or throws. */
   readonly removeDirectory: () => Promise<void>;
 }
 
-/**
- * How file systems refuse a link: they have none, it is on another file system, or it may not be
- * made.
- */
+/** Errors of refused links: unsupported, across file systems, or not permitted. */
 const REFUSALS = ['EPERM', 'EACCES', 'EXDEV', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
 /**
- * A text that all names of one file share; undefined for a file with one name. The inode number is
- * not enough: during a backup, a new file may get the number of a removed file.
- * Throws `BAD_ATTRIBUTES`.
+ * A key that all names of one file share; undefined for a file with one name. The inode number is
+ * not enough: during a backup, a new file may reuse the number of a removed file. Throws
+ * `BAD_ATTRIBUTES`.
  */
 export function linkGroupOf(entry: DirectoryEntry): string | undefined {
   const { link } = parseExtra(entry.extra);
@@ -46,8 +43,8 @@ export function linkGroupOf(entry: DirectoryEntry): string | undefined {
 }
 
 /**
- * Restores names of one file as hard links. While the restore runs, a directory of ours in the root
- * holds one more name for each such file. So memory does not grow, and no path of the snapshot is
+ * Restores names of one file as hard links. During the restore, a temporary directory in the root
+ * holds one more name of each such file. So memory does not grow, and no path of the snapshot is
  * followed.
  */
 export class HardLinks {
@@ -60,12 +57,12 @@ export class HardLinks {
     this.#root = root;
   }
 
-  /** With a descriptor of its own: the root's may be given back meanwhile. */
+  /** Opens its own descriptor, because the root's may be closed meanwhile. */
   static async open(root: TargetDirectory): Promise<HardLinks> {
     return new HardLinks(await root.open('.'));
   }
 
-  /** Each file has one task at a time: the first name is made before others are linked to it. */
+  /** Runs one task per file at a time. The first name must exist before others are linked to it. */
   async inTurn<T>(group: string, task: () => Promise<T>): Promise<T> {
     const before = this.#turns.get(group);
     const turn = (before ?? Promise.resolve()).then(task);
@@ -96,7 +93,7 @@ export class HardLinks {
     } catch (error) {
       const code = systemCode(error) ?? '';
       if (code === 'EMLINK') {
-        // The file has as many names as it may have: the next ones are those of a copy.
+        // The file has the maximum of names. Further names are those of a copy.
         await own.remove(group);
         return { kind: 'refused' };
       }
@@ -121,7 +118,7 @@ export class HardLinks {
     }
   }
 
-  /** Notes where the first name of a file is. False where the file system has no hard links. */
+  /** Records the first name of a file. Returns false if the file system has no hard links. */
   async keep(group: string, directory: TargetDirectory, name: DiskName): Promise<boolean> {
     const own = await this.#directory();
     try {
@@ -137,7 +134,7 @@ export class HardLinks {
     return this.#own;
   }
 
-  /** Removes our directory with its names; may be called twice. */
+  /** Removes the temporary directory. May be called twice. */
   async close(): Promise<void> {
     const own = await this.#own?.catch(() => undefined);
     this.#own = undefined;

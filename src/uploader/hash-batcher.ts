@@ -8,23 +8,23 @@ interface Waiting {
 }
 
 /**
- * Hashes chunks side by side. When the shortest has ended, the rest of the others goes on beside
- * the next chunk, so that all lanes are always in use.
+ * Hashes chunks in parallel. When the shortest ends, the rest of the others continues beside the
+ * next chunk. So all lanes stay in use.
  */
 export class HashBatcher {
   readonly #pool: ThreadPool;
   readonly #isMemoryShort: () => boolean;
   #waiting: Waiting[] = [];
-  /** Who may still bring chunks; without them nobody waits for company. */
+  /** Streams that may bring more chunks. Without them no chunk waits for others. */
   #streams = 0;
 
-  /** @param isMemoryShort whether somebody waits for the memory that waiting chunks sit on */
+  /** @param isMemoryShort whether a caller waits for the memory of waiting chunks */
   constructor(pool: ThreadPool, isMemoryShort: () => boolean) {
     this.#pool = pool;
     this.#isMemoryShort = isMemoryShort;
   }
 
-  /** Call when a stream begins, and {@link endStream} when its last chunk was handed in. */
+  /** Call it when a stream starts. Call {@link endStream} after its last chunk. */
   beginStream(): void {
     this.#streams++;
   }
@@ -46,7 +46,7 @@ export class HashBatcher {
       this.flush();
   }
 
-  /** Sends what waits alone: when its memory is needed. */
+  /** Sends waiting chunks at once, for example to free their memory. */
   flush(): void {
     const batch = this.#waiting;
     if (batch.length === 0) return;

@@ -3,18 +3,18 @@ import { type IgnorePattern, parseIgnoreFile } from '../snapshot/policy/ignore-p
 import { openRegular, readStart } from './regular-file.ts';
 
 /**
- * Bounds for the ignore files in force for one directory: its own and those of all above it. Each
- * entry is matched against all of their rules. Our choice: far above what people write; Kopia has
- * none.
+ * Bounds for all ignore files that apply to one directory, including those above. Each entry is
+ * matched against all of their rules. Our choice: far above normal use; Kopia has none.
  */
 export const IGNORE_BYTES_MAX = 256 << 10;
 export const IGNORE_RULES_MAX = 10_000;
 /**
- * A rule with several stars counts as this many. Measured: it takes five to twenty times as long.
+ * A rule with several stars counts as this many. Measured: such a rule takes five to twenty times
+ * as long.
  */
 const COSTLY_RULE = 10;
 
-/** Room that is left under the bounds. */
+/** Remaining room under the bounds. */
 export interface IgnoreRoom {
   readonly bytes: number;
   readonly rules: number;
@@ -23,14 +23,14 @@ export interface IgnoreRoom {
 export interface IgnoreFile {
   readonly patterns: readonly IgnorePattern[];
   readonly bytes: number;
-  /** As they count for the bound. */
+  /** Number that counts for the bound. */
   readonly rules: number;
 }
 
 /**
- * Rules of an ignore file of the volume; undefined when the path is no regular file or went away.
- * Messages repeat nothing of the file: they go to people who may not read it. Throws
- * `BAD_IGNORE_FILE`.
+ * Rules of an ignore file of the volume; undefined if the path is not a regular file or was
+ * removed. Messages contain no text of the file, because readers of messages may not be allowed to
+ * read it. Throws `BAD_IGNORE_FILE`.
  */
 export async function loadIgnoreFile(
   { path, read = (bytesMax) => readRegular(path, bytesMax), shown }: FileToLoad,
@@ -56,14 +56,14 @@ export async function loadIgnoreFile(
   } catch (cause) {
     if (isCode(cause, 'BAD_IGNORE_FILE')) throw cause;
     if (isCode(cause, 'ENOENT')) return undefined;
-    // Without its rules the wrong files would be stored.
+    // Without its rules the backup would store the wrong files.
     throw unusable(shown, messageOf(cause), cause);
   }
 }
 
 interface FileToLoad {
   readonly path: string | Uint8Array;
-  /** Instead of the file at the path. */
+  /** Replaces reading the file at the path. */
   readonly read?: ((bytesMax: number) => Promise<Buffer | undefined>) | undefined;
   /** For messages. */
   readonly shown: string;

@@ -3,22 +3,24 @@ import type { Policy } from '../snapshot/index.ts';
 import { type IgnorePattern, parseIgnorePattern } from '../snapshot/policy/ignore-pattern.ts';
 import { IGNORE_BYTES_MAX, IGNORE_RULES_MAX, loadIgnoreFile } from './ignore-file.ts';
 
-/** An ignore file that the listing of a directory has. */
+/** An ignore file in the listing of a directory. */
 export interface IgnoreFileEntry {
   readonly path: string | Uint8Array;
   /** Relative to the root of the snapshot. */
   readonly shown: string;
-  /** Instead of the file at the path: up to so many bytes of it. */
+  /** Replaces reading the file at the path; returns up to this many bytes. */
   readonly read?: ((bytesMax: number) => Promise<Buffer>) | undefined;
-  /** By the listing; it may be something else by now. */
+  /** According to the listing; it may have changed. */
   readonly isRegular: boolean;
 }
 
-/** Which entries of a directory count, by the rules of it and of all above (Kopia: fs/ignorefs). */
+/**
+ * Which entries of a directory are excluded, by its own rules and those above (Kopia: fs/ignorefs).
+ */
 export class IgnoreRules {
   readonly #parent: IgnoreRules | undefined;
   readonly #patterns: readonly IgnorePattern[];
-  /** Of the ignore files of the volume that are in force here, those of parents included. */
+  /** Totals of all ignore files that apply here, including those of parents. */
   readonly #fileBytes: number;
   readonly #fileRules: number;
   readonly dotIgnoreFiles: readonly string[];
@@ -48,10 +50,10 @@ export class IgnoreRules {
   });
 
   /**
-   * Rules inside a directory. `defined`: the policy made for this very directory (at the root: the
-   * effective one). `find` says whether a name is in it. A name that is no regular file has no
-   * rules. Throws `BAD_IGNORE_PATTERN` for rules of the policy, `BAD_IGNORE_FILE` for files of the
-   * volume.
+   * Rules inside a directory. `defined` is the policy for this very directory (at the root: the
+   * effective policy). `find` looks up a name in the directory. A name that is not a regular file
+   * has no rules. Throws `BAD_IGNORE_PATTERN` for rules of the policy, `BAD_IGNORE_FILE` for files
+   * of the volume.
    */
   async enter(
     relativePath: string,
@@ -106,12 +108,12 @@ export class IgnoreRules {
     return ignored;
   }
 
-  /** Rules that each path is matched against. */
+  /** Number of rules that each path is matched against. */
   get size(): number {
     return this.#patterns.length + (this.#parent?.size ?? 0);
   }
 
-  /** No rule at all: paths need not be built. */
+  /** Without rules, callers need not build paths. */
   get isEmpty(): boolean {
     return this.#patterns.length === 0 && (this.#parent?.isEmpty ?? true);
   }

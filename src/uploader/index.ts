@@ -1,6 +1,5 @@
 /**
- * Upload and restore: between a file system or a device and a repository. The data path proper;
- * knows nothing of Kubernetes.
+ * Upload and restore between a file system or device and a repository. Knows nothing of Kubernetes.
  */
 export { deviceBytes } from './device-upload.ts';
 export type { KeptExtras } from '../volume-files/index.ts';

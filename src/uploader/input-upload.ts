@@ -30,7 +30,7 @@ export async function uploadInput(
       return stored;
     },
   );
-  // The next run cannot build on part of a stream.
+  // A partial stream is useless for the next run.
   signal.throwIfAborted();
   return root;
 }

@@ -4,14 +4,14 @@ import { type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
 /** `node`: a FIFO or a device node. */
 export type SourceType = 'f' | 'd' | 's' | 'node' | 'other';
 
-/** One name of the source, with what `lstat` said. */
+/** A name of the source, with its status from `lstat`. */
 export interface SourceEntry {
-  /** As it will be stored: UTF-8, invalid bytes replaced as Kopia does. */
+  /** The stored name: UTF-8, with invalid bytes replaced as in Kopia. */
   readonly name: string;
-  /** As it is on disk. */
+  /** The name on disk. */
   readonly rawName: string | Uint8Array;
   readonly type: SourceType;
-  /** 0o7777. */
+  /** Bits of 0o7777. */
   readonly mode: number;
   readonly sizeBytes: number;
   readonly mtimeNs: Nanoseconds;
@@ -19,9 +19,9 @@ export interface SourceEntry {
   readonly gid: number;
   readonly device: bigint;
   readonly target?: Uint8Array | undefined;
-  /** As in a directory entry. */
+  /** In the form of a directory entry. */
   readonly extra?: string | undefined;
-  /** The time was outside of the years of an entry. The nearest time of an entry stands for it. */
+  /** The time was outside the range of an entry, and was replaced by the nearest valid time. */
   readonly isTimeChanged?: boolean;
 }
 
@@ -32,23 +32,22 @@ export interface SourceDirectory {
   /** Directories first, then the rest, each by the bytes of the name. */
   readonly entries: SourceEntry[];
   readonly failures: readonly { name: string; code: string; message: string }[];
-  /** Names that are not UTF-8, as stored; each is warned about. */
+  /** Stored forms of names that are not UTF-8. Each causes a warning. */
   readonly renamed: readonly string[];
   /** Entries whose extended attributes could not be read. */
   readonly unread: readonly { name: string; message: string }[];
 }
 
 /**
- * Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the
- * character.
+ * Marks a byte that is not UTF-8. JSON then gets the escape that Kopia writes, not the character.
  */
 const INVALID_BYTE = '\ud800';
 
-/** The times that RFC 3339 can write: the years 0 to 9999. */
+/** The range of RFC 3339: years 0 to 9999. */
 const TIME_MIN_NS = -62_167_219_200n * SECOND_NS;
 const TIME_MAX_NS = 253_402_300_799n * SECOND_NS;
 
-/** One entry, from its {@link STAT_FIELDS}. */
+/** An entry, from its {@link STAT_FIELDS}. */
 export function entryAt(
   rawName: string | Uint8Array,
   field: (k: number) => bigint,
@@ -75,8 +74,7 @@ export function entryAt(
 }
 
 /**
- * Decodes what a thread listed. Two names that become one after replacement: the second gets a
- * suffix.
+ * Decodes a thread's listing. If two names become equal by replacement, the second gets a suffix.
  */
 export function decodeListing(listing: DirectoryListing): SourceDirectory {
   const { names, stats, targets, failures } = listing;
@@ -113,7 +111,7 @@ export function storedName(raw: string | Uint8Array): string {
   return typeof raw === 'string' ? raw : decodeGoUtf8(raw, INVALID_BYTE);
 }
 
-/** By raw bytes; most directories are ASCII, where string order is the same. */
+/** Sorts by raw bytes. Most directories are ASCII, for which string order is the same. */
 function sortEntries(entries: SourceEntry[]): void {
   const keyOf = ({ rawName }: SourceEntry): Buffer => Buffer.from(rawName as string);
   const keys = new Map<SourceEntry, Buffer>();
@@ -129,8 +127,8 @@ function sortEntries(entries: SourceEntry[]): void {
 }
 
 /**
- * Whether a listing told a name again: a file system may do so where it was removed and made anew
- * meanwhile, NFS where its server's places moved. In order, the same names follow each other.
+ * Whether a sorted listing has a name twice. A file system may list a name again if it was removed
+ * and created meanwhile; NFS may when positions on its server have moved.
  */
 export function isRepeated({ rawName }: SourceEntry, before: SourceEntry | undefined): boolean {
   const last = before?.rawName;
@@ -146,10 +144,10 @@ function dropRepeated(entries: SourceEntry[]): void {
   entries.length = kept;
 }
 
-/** A name as readers of the snapshot see it. */
+/** The name for readers of the snapshot. */
 export const plainName = (name: string): string => name.replaceAll(INVALID_BYTE, '\ufffd');
 
-/** Gives suffixes where names are the same once replaced, and returns the replaced names. */
+/** Adds suffixes to names that are equal after replacement. Returns the replaced names. */
 function makeUnique(entries: SourceEntry[]): string[] {
   const counts = new Map<string, number>();
   const count = (name: string, by: number): number => {
@@ -171,9 +169,7 @@ function makeUnique(entries: SourceEntry[]): string[] {
   });
 }
 
-/**
- * The first free of `name~2`, `name~3`, ...; each is tried once, however many names are the same.
- */
+/** The first free of `name~2`, `name~3`, ... Each is tried once, even for many equal names. */
 export class Suffixes {
   readonly #isTaken: (plain: string) => boolean;
   readonly #last = new Map<string, number>();

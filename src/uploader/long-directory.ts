@@ -18,14 +18,14 @@ export interface LongDirectoryParts {
   readonly pool: ThreadPool;
   readonly extraRules: ExtraRules | undefined;
   readonly files: FileUpload;
-  /** Schedules entries in order. False when canceled. */
+  /** Schedules entries in order. Returns false when canceled. */
   readonly startEntries: (entries: readonly SourceEntry[], started: Started) => Promise<boolean>;
   readonly warnOfName: (visit: Visit, name: string) => void;
 }
 
 /**
- * A directory with more entries than fit in memory: listed, stored and written part by part, each
- * while the next is worked on.
+ * A directory with more entries than fit in memory. Each part is listed while the part before is
+ * stored and written.
  */
 export async function visitLong(
   visit: Visit,
@@ -58,7 +58,7 @@ export async function visitLong(
   const writeOut = async (): Promise<void> => {
     if (!waiting) return;
     const settled = await waiting.all();
-    // In one moment with the call: a checkpoint finds these entries either here or there.
+    // Both in one turn: a checkpoint finds these entries in exactly one place.
     open.outcomes.delete(waiting);
     await writer.write(settled);
   };
@@ -104,7 +104,7 @@ export async function visitLong(
   return withDone(writer.finish(visit.attributes.mtimeNs, canceled));
 }
 
-/** Of a long directory, these names alone. */
+/** Looks up only these names of a long directory. */
 async function lookAtNames(
   pool: ThreadPool,
   visit: Visit,
@@ -117,8 +117,7 @@ async function lookAtNames(
 }
 
 /**
- * Failures of the listing itself are the directory's. After a cancel there are no more pages, and
- * those before count.
+ * Failures of the listing belong to the directory. A cancel ends the pages; earlier pages count.
  */
 async function* marked(
   pages: AsyncIterable<SourceEntry[]>,

@@ -17,22 +17,22 @@ import { ScratchFile } from '../repository/index.ts';
 import { entryAt, isRepeated, type SourceEntry } from './listing.ts';
 
 const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW } = fs.constants;
-/** Names that a thread looks at in one go, and entries that are handed out together. Our choice. */
+/** Names in one task of a thread, and entries in one page. Our choice. */
 const BATCH_NAMES = 2048;
-/** Records that are sorted in memory; more than one such run goes to a scratch file. */
+/** Records sorted in memory. Further runs go to a scratch file. */
 const RUN_BYTES = 4 << 20;
-/** What is read of each run at a time. */
+/** Bytes read of each run at a time. */
 const CURSOR_BYTES = 64 << 10;
-/** A record: lengths and type, attributes, name, target of a link, extra attributes. */
+/** A record: lengths and type, attributes, name, link target and extra attributes. */
 const HEAD_BYTES = 16;
 const STAT_BYTES = STAT_FIELDS * 8;
 const NAME_AT = HEAD_BYTES + STAT_BYTES;
-/** Names have up to 255 bytes and targets 4095. Extra attributes take most of it. */
+/** Names have up to 255 bytes, and targets 4095. Extra attributes take most of it. */
 const RECORD_BYTES_MAX = 2 << 20;
 const S_IFMT = 0o170000n;
 const S_IFDIR = 0o040000n;
 
-/** An entry that could not be looked at. */
+/** An entry that could not be read. */
 export interface LookFailure {
   readonly rawName: string | Uint8Array;
   readonly code: string;
@@ -45,7 +45,7 @@ export interface LongListingOptions {
   readonly rules?: ExtraRules | undefined;
   readonly onUnread?: (rawName: string | Uint8Array, message: string) => void;
   readonly onFailure: (failure: LookFailure) => void;
-  /** Records sorted in memory; tests lower it. */
+  /** Bytes of records sorted in memory; tests lower it. */
   readonly runBytes?: number;
 }
 
@@ -53,9 +53,9 @@ const DIRENTS = 1024;
 async function openDirectory(path: BytePath): Promise<DirectoryOfBytes> {
   for (let opens = 0; opens < OPENS_MAX; opens++) {
     await using directory = await fs.open(fsPath(path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    // Renamed meanwhile, perhaps.
+    // The directory may have been renamed meanwhile.
     if (!isAt(directory.fd, path)) continue;
-    // What the path of a descriptor names is opened anew.
+    // Opens the directory of the descriptor again.
     return (await fs.opendir(fsPath(joinPath(pathOf(directory.fd, path), '.')), {
       encoding: 'buffer' as BufferEncoding,
       bufferSize: DIRENTS,
@@ -65,9 +65,7 @@ async function openDirectory(path: BytePath): Promise<DirectoryOfBytes> {
 }
 type DirectoryOfBytes = AsyncIterable<{ name: Buffer }>;
 
-/**
- * Whether a directory has more than so many names; reads no more than these. Throws system errors.
- */
+/** Whether a directory has more than `max` names. Reads no further. Throws system errors. */
 export async function hasMoreNames(path: string | Uint8Array, max: number): Promise<boolean> {
   let count = 0;
   for await (const { name } of await openDirectory(path)) {
@@ -77,9 +75,9 @@ export async function hasMoreNames(path: string | Uint8Array, max: number): Prom
 }
 
 /**
- * Entries of a directory in stored order, a few thousand at a time, however many there are: sorted
- * runs go to a scratch file and are merged. Throws system errors of the directory, `SCRATCH_FULL`,
- * `SCRATCH_UNUSABLE`.
+ * Entries of a directory in stored order, a few thousand at a time, for any number of entries.
+ * Sorted runs go to a scratch file and are merged. Throws system errors of the directory,
+ * `SCRATCH_FULL`, `SCRATCH_UNUSABLE`.
  */
 export async function* listLong(
   path: string | Uint8Array,
@@ -189,14 +187,14 @@ interface RecordPlace {
   readonly at: number;
 }
 
-/** Records that are sorted run by run, and merged at the end. */
+/** Records that are sorted in runs, and merged at the end. */
 class SortedRuns {
   readonly #runBytes: number;
   readonly #run: Buffer;
   #places: number[] = [];
   #filled = 0;
   #file: ScratchFile | undefined;
-  /** Where each run ends in the file. */
+  /** End of each run in the file. */
   readonly #ends: number[] = [];
 
   constructor(runBytes: number) {
@@ -204,7 +202,7 @@ class SortedRuns {
     this.#run = Buffer.allocUnsafeSlow(runBytes + RECORD_BYTES_MAX);
   }
 
-  /** Room for a record; the caller fills it at once. */
+  /** Room for a record, which the caller fills at once. */
   claim(length: number): RecordPlace {
     if (length > RECORD_BYTES_MAX) {
       throw new CodedError(
@@ -238,7 +236,7 @@ class SortedRuns {
     this.#filled = 0;
   }
 
-  /** All records in order. What is yielded is valid until the next one is asked for. */
+  /** All records in order. Each is valid until the next. */
   *merge(): Generator<RecordPlace> {
     if (this.#file === undefined) {
       for (const at of this.#sorted()) yield { bytes: this.#run, at };
@@ -283,7 +281,7 @@ function sink(heap: RunCursor[], start: number): void {
   heap[at] = cursor;
 }
 
-/** Goes through one run of the scratch file. */
+/** Iterates over one run of the scratch file. */
 class RunCursor implements RecordPlace {
   bytes = Buffer.allocUnsafeSlow(CURSOR_BYTES);
   at = 0;
@@ -302,7 +300,7 @@ class RunCursor implements RecordPlace {
   next(): boolean {
     this.at = this.#nextAt;
     if (!this.#hasWhole()) this.#fill();
-    // Its length may only be known now.
+    // The record's length may be known only now.
     if (this.#filled > this.at && !this.#hasWhole()) this.#fill();
     if (this.#filled === this.at) return false;
     this.#nextAt = this.at + this.bytes.readUInt32LE(this.at);
@@ -321,7 +319,7 @@ class RunCursor implements RecordPlace {
   #fill(): void {
     const before = this.bytes;
     const length = this.#filled - this.at >= 4 ? before.readUInt32LE(this.at) : 0;
-    // Seldom: extra attributes of one entry that are longer than all that is read at once.
+    // Rare: one entry's extra attributes exceed the buffer.
     if (length > before.length) this.bytes = Buffer.allocUnsafeSlow(length);
     before.copy(this.bytes, 0, this.at, this.#filled);
     this.#filled -= this.at;

@@ -1,13 +1,10 @@
 import { plainName, type SourceEntry, Suffixes } from './listing.ts';
 import { NameSet } from './name-set.ts';
 
-/**
- * Gives suffixes in a listing that comes in parts: of names that are the same once replaced, from
- * the second on.
- */
+/** Adds suffixes in a listing in pages, from the second equal name on. */
 export class LongNames {
   readonly #onReplaced: (name: string) => void;
-  /** Only names that hold the replacement character can be the same as others. */
+  /** Only names with the replacement character can be equal. */
   readonly #seen = new NameSet();
   readonly #suffixes = new Suffixes((plain) => this.#seen.has(plain));
 

@@ -23,45 +23,44 @@ import { findLostObjects } from './tree-check.ts';
 
 /** Kopia's interval (snapshot/upload/upload.go, DefaultCheckpointInterval). */
 const CHECKPOINT_EVERY_NS = 45n * MINUTE_NS;
-/** How soon one that failed is tried again. Our choice. */
+/** Delay before a retry after a failure. Our choice. */
 const RETRY_AFTER_NS = 5n * MINUTE_NS;
 /**
- * What took longer is looked over before it counts: garbage collections that are more than four
- * hours apart free what neither of them could reach (Kopia: maintenance_safety.go,
- * MarginBetweenSnapshotGC).
+ * Longer uploads are checked before they count. Garbage collections more than four hours apart
+ * delete contents that neither could reach (Kopia: maintenance_safety.go, MarginBetweenSnapshotGC).
  */
 const CHECK_AFTER_NS = 4n * HOUR_NS;
 const REPAIRS_MAX = 2;
-/** How often the time is checked. */
+/** Interval of checks of the time. */
 const LOOK_EVERY_MS = 250;
 
 export interface LongUploadOptions {
-  /** Runs since before the index was read for this upload. */
+  /** Runs from before the index was read for this upload. */
   readonly sinceStart: Stopwatch;
   readonly repository: Repository;
   readonly logger: Logger;
   readonly signal: AbortSignal;
-  /** What is stored so far. */
+  /** Records the stored entries. */
   readonly open: OpenTree;
   readonly compressor: Compressor | undefined;
   readonly retention: Policy['retention'];
-  /** The snapshot as it would be saved with this root. */
+  /** The snapshot with this root, unsaved. */
   readonly snapshotOf: (root: DirectoryEntry) => NewSnapshot;
   readonly onChecked: () => void;
 }
 
-/** Stores a tree once more, reading those files again whose objects are lost. */
+/** Stores a tree again, and reads files with lost objects again. */
 export type UploadAgain = (
   root: DirectoryEntry,
   isLost: (id: ObjectId) => boolean,
 ) => Promise<DirectoryEntry>;
 
 /**
- * Keeps garbage collection from freeing what a long upload has stored or found in the repository.
- * While it runs, an incomplete snapshot of Kopia's kind "checkpoint" names everything that is
- * stored so far; each replaces the one before. It stays behind when the upload fails or is killed,
- * and the next run builds on it. At the end of an upload of more than four hours every content is
- * looked for before the snapshot is saved.
+ * Protects the data of a long upload from garbage collection: stored contents, and reused contents.
+ * While it runs, an incomplete snapshot of Kopia's kind "checkpoint" names everything stored so
+ * far. Each replaces the one before. The checkpoint stays after a failure or a kill, and the next
+ * run builds on it. At the end of an upload of more than four hours, every content is looked up
+ * before the snapshot is saved.
  */
 export class LongUpload {
   readonly #options: LongUploadOptions;
@@ -88,16 +87,14 @@ export class LongUpload {
   }
 
   /**
-   * Whether an upload of more than four hours was never checked: the flush after {@link confirm}
-   * took the rest of the time.
+   * Whether an upload of more than four hours was never checked, because the flush after {@link
+   * confirm} took the rest of the time.
    */
   get isUnconfirmed(): boolean {
     return !this.#isConfirmed && this.#isOver(this.#sinceStart, CHECK_AFTER_NS);
   }
 
-  /**
-   * The only place that decides whether it is time for a checkpoint or for the check at the end.
-   */
+  /** All decisions about checkpoints and the final check use this. */
   #isOver(watch: Stopwatch, limitNs: bigint): boolean {
     return watch.elapsedNs >= limitNs;
   }
@@ -119,14 +116,14 @@ export class LongUpload {
       if (root) await this.#save(root);
       this.#hasFailed = false;
     } catch (error) {
-      // The upload goes on: what a failed flush means for it, the flush after it says.
+      // The upload continues. If the flush failed for good, a later flush fails too.
       this.#hasFailed = true;
       if (signal.aborted) return;
       logger.warn({ error: messageOf(error) }, 'the checkpoint of a long upload failed');
     }
   }
 
-  /** One flush brings the new one and takes the old one away. */
+  /** A single flush stores the new checkpoint and deletes the old one. */
   async #save(root: DirectoryEntry): Promise<void> {
     const { repository, snapshotOf, logger, signal } = this.#options;
     const { contents, manifests } = repository;
@@ -145,9 +142,9 @@ export class LongUpload {
   }
 
   /**
-   * Runs that were killed leave one each; what retention keeps of them is for the next runs to
-   * build on. Nothing goes by a clock that differs from the storage's: to one that is ahead, the
-   * checkpoint of a backup which runs elsewhere is old.
+   * Each killed run leaves a checkpoint. Retention keeps some for the next runs to build on.
+   * Deletes nothing if the clock differs from the storage's: a clock that is ahead makes the
+   * checkpoint of another running backup look old.
    */
   async #dropOldCheckpoints({ source }: NewSnapshot): Promise<void> {
     const { repository, retention, logger } = this.#options;
@@ -162,32 +159,32 @@ export class LongUpload {
     for (const { id } of expired) repository.manifests.delete(id);
   }
 
-  /** No checkpoint is made any more; waits for one that is under way. */
+  /** Stops checkpoints, and waits for a running one. */
   async stop(): Promise<void> {
     this.#isStopped = true;
     clearInterval(this.#timer);
     await this.#running;
   }
 
-  /** Takes the checkpoint away with the next flush: something else names what is stored. */
+  /** Removes the checkpoint with the next flush, because the snapshot now names everything. */
   remove(): void {
     if (this.#id !== undefined) this.#options.repository.manifests.delete(this.#id);
     this.#id = undefined;
   }
 
   /**
-   * Returns a root whose every content is there. What is missing after an upload of more than four
-   * hours, or of one that has come across damage, is stored again. Call it when no checkpoint is
-   * made any more. Throws `CONTENTS_LOST`.
+   * Returns a root with all contents in place. Checks an upload that took more than four hours, or
+   * that found damage, and stores missing contents again. Call it after the last checkpoint. Throws
+   * `CONTENTS_LOST`.
    */
   async confirm(root: DirectoryEntry, uploadAgain: UploadAgain): Promise<DirectoryEntry> {
     const { repository, signal, onChecked, logger } = this.#options;
     const isShort = !this.#isOver(this.#sinceStart, CHECK_AFTER_NS);
-    // What was taken for whole before the damage was come across may lie in the same pack.
+    // Contents that counted as whole before the damage was found may be in the same pack.
     if (isShort && repository.contents.damaged.found === 0) return root;
     let confirmed = root;
     for (let repairs = 0; ; repairs++) {
-      // Named first, looked at then: a collection that begins after this finds all of it.
+      // Save the root before the check. A collection that starts later then finds all contents.
       await this.#save(confirmed);
       await repository.contents.refresh({ signal });
       const lost = await findLostObjects(repository, confirmed, { signal, onChecked });
@@ -201,7 +198,7 @@ export class LongUpload {
       confirmed = await uploadAgain(confirmed, (id) => lost.has(id));
       if (confirmed.summary?.incomplete !== undefined) return confirmed;
     }
-    // The next run must not build on a tree that is not whole.
+    // The next run must not build on an incomplete tree.
     this.remove();
     await repository.flush();
     throw new CodedError(

@@ -2,21 +2,21 @@ import { hash } from 'node:crypto';
 import { randomHex } from '../base/index.ts';
 
 const LOAD_MAX = 0.7;
-/** Bytes of the key, which others cannot guess. */
+/** Bytes of the key, so that it cannot be guessed. */
 const KEY_BYTES = 16;
 
 /**
- * Texts by 64 bits of a keyed hash: 11 to 23 bytes each, whatever their length. The key is random
- * for each set, so a tenant cannot choose two names that count as one. In 3 of a million sets, two
- * of 10 million names count as one.
+ * A set of texts, by 64 bits of a keyed hash: 11 to 23 bytes each, for any length. The key is
+ * random for each set, so a tenant cannot choose two names that collide. With 10 million names, 3
+ * of a million sets have a collision.
  */
 export class NameSet {
   readonly #key = randomHex(KEY_BYTES);
-  /** Two numbers for each slot; both are 0 in an empty one. */
+  /** Two numbers for each slot; both are 0 if it is empty. */
   #slots = new Uint32Array(128);
   #count = 0;
 
-  /** Returns whether it was new. */
+  /** Returns whether the name is new. */
   add(name: string): boolean {
     if (this.#count >= (this.#slots.length / 2) * LOAD_MAX) this.#grow();
     const [high, low] = this.#hash(name);
@@ -32,7 +32,7 @@ export class NameSet {
     return this.#slots[find(this.#slots, ...this.#hash(name))] !== 0;
   }
 
-  /** The first number is never 0. A prefix as the key is enough: nobody sees the hashes. */
+  /** The first number is never 0. The key as a prefix is enough, because the hashes stay secret. */
   #hash(name: string): [high: number, low: number] {
     const digest = hash('sha256', this.#key + name, 'buffer');
     return [digest.readUInt32LE(0) || 1, digest.readUInt32LE(4)];
@@ -51,7 +51,7 @@ export class NameSet {
   }
 }
 
-/** Where a text with this hash is, or would be. */
+/** Slot of a text with this hash. */
 function find(slots: Uint32Array, high: number, low: number): number {
   const mask = slots.length - 1;
   let at = (low * 2) & mask;

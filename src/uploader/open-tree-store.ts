@@ -18,14 +18,13 @@ import {
 import { DirectoryWriter } from './directory-writer.ts';
 import { type OpenAttributes, type OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
 
-/** Why a checkpoint is not a whole snapshot, in Kopia's word (snapshot/upload/upload.go). */
+/** Kopia's word for the reason of a checkpoint (snapshot/upload/upload.go). */
 export const CHECKPOINT_REASON = 'checkpoint';
 
 /**
- * Stores a tree that names everything an upload has stored so far: finished entries as they are,
- * and for each file that is being read one of Kopia's name `.checkpointed.<name>.<random>`, which
- * no later upload takes for the file itself. Its pieces follow one another without regard to where
- * they belong.
+ * Stores a tree that names everything an upload has stored so far. Finished entries are unchanged.
+ * A file that is being read has Kopia's name `.checkpointed.<name>.<random>`, so that no later
+ * upload takes it for the file itself. Its pieces follow one another, without their real offsets.
  */
 export async function storeOpenTree(
   repository: Repository,
@@ -60,7 +59,8 @@ class OpenTreeStore {
     const { name, mode, mtimeNs, uid, gid } = open.attributes;
     const own = { name, type: 'd', mode, mtimeNs, uid, gid, size: 0 };
     while (open.writer?.isWriting) await open.writer.settled();
-    // All at one moment: what settles while the rest is stored would be found twice or not at all.
+    // Read all of it in one turn: entries that settle during the stores would be found twice or
+    // never.
     const finished = open.writer?.finished;
     if (finished) return { ...own, objectId: finished.id, summary: finished.summary };
     const written = open.writer?.mark();
@@ -85,7 +85,7 @@ class OpenTreeStore {
     return { ...own, objectId: id, summary };
   }
 
-  /** Undefined when nothing of it is stored. */
+  /** Undefined if none of it is stored. */
   async file(open: OpenFile): Promise<DirectoryEntry | undefined> {
     const first = open.stored().next();
     if (first.done === true) return undefined;
@@ -110,9 +110,9 @@ class OpenTreeStore {
   }
 
   /**
-   * Of a directory that is kept from the previous snapshot: its files, and the stored directory
-   * itself as if it were a file, since the upload may name it again. What lies below it is open by
-   * itself.
+   * The files of a directory that is kept from the previous snapshot. Also the stored directory
+   * itself, as a file, because the upload may name it again. Its subdirectories are open
+   * themselves.
    */
   async #entriesOf(id: ObjectId, attributes: OpenAttributes): Promise<DirectoryEntry[]> {
     const { name, mtimeNs, uid, gid } = attributes;
@@ -120,7 +120,7 @@ class OpenTreeStore {
     try {
       bytes = await readObject(this.#repository.contents, id);
     } catch (error) {
-      // It was collected before the first checkpoint could name it. The upload finds that at its
+      // Garbage collection deleted it before the first checkpoint. The upload notices that at its
       // end.
       if (isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) return [];
       throw error;

@@ -4,17 +4,15 @@ import type { DirectoryWriter } from './directory-writer.ts';
 import type { SourceEntry } from './listing.ts';
 import type { Outcomes } from './outcomes.ts';
 
-/** What the entry of a file or directory is made of. */
+/** Attributes for the entry of a file or directory. */
 export type OpenAttributes = Pick<SourceEntry, 'name' | 'mode' | 'mtimeNs' | 'uid' | 'gid'>;
 
-/** Pieces of a stream that are stored already, while more are on their way. */
+/** Stored pieces of a stream that is still being read. */
 export interface StoredPieces {
   stored(): Iterable<IndirectEntry>;
 }
 
-/**
- * A file or device that is being read: its finished parts, and the stream of the part under way.
- */
+/** A file or device that is being read: its finished parts, and the stream of the current part. */
 export class OpenFile {
   readonly attributes: OpenAttributes;
   parts: readonly IndirectEntry[] = [];
@@ -25,8 +23,8 @@ export class OpenFile {
   }
 
   /**
-   * All that is stored of it. Pieces may be missing in between, so their offsets mean nothing. The
-   * file goes on while this is iterated; what was stored when it began is among them.
+   * All stored pieces. Pieces may be missing in between, so their offsets mean nothing. The file
+   * may grow during the iteration, which includes all pieces stored before it.
    */
   *stored(): Generator<IndirectEntry> {
     const { parts, stream } = this;
@@ -37,18 +35,15 @@ export class OpenFile {
 
 /**
  * A directory whose object is not stored yet. An entry leaves `files` or `directories` in the same
- * moment in which its outcome is settled, so that at any time each thing stored is found once.
+ * turn in which its outcome is settled. So everything stored is found exactly once.
  */
 export class OpenDirectory {
   readonly attributes: OpenAttributes;
-  /**
-   * Of entries that are in memory: all of them, or the pages of a long directory that are not
-   * written yet.
-   */
+  /** Outcomes in memory: all of them, or the unwritten pages of a long directory. */
   readonly outcomes = new Set<Outcomes>();
-  /** Holds what is written already of a long directory. */
+  /** Holds the written part of a long directory. */
   writer: DirectoryWriter | undefined;
-  /** Its files are those of this stored directory; only what lies below may have changed. */
+  /** Its files are those of this stored directory; only its subdirectories may differ. */
   keptId: ObjectId | undefined;
   readonly files = new Set<OpenFile>();
   readonly directories = new Set<OpenDirectory>();
@@ -69,13 +64,13 @@ export class OpenDirectory {
     return directory;
   }
 
-  /** Entries that are finished and in memory. */
+  /** Finished entries in memory. */
   finished(): DirectoryEntry[] {
     return [...this.outcomes].flatMap((outcomes) => outcomes.entries());
   }
 }
 
-/** What one upload has stored and no finished directory names yet, from the root down. */
+/** Everything that an upload has stored and no finished directory names yet. */
 export interface OpenTree {
   root: OpenDirectory | OpenFile | undefined;
 }

@@ -9,13 +9,12 @@ import {
 import { type DirectoryEntry, isCheckpointed } from '../snapshot/index.ts';
 import type { RestoreWriter } from './restore-writer.ts';
 
-/** Contents of large files on their way at once. */
+/** Contents of large files in flight. */
 const PIECES_MAX = 2048;
 
 /**
- * Throws `BAD_OBJECT` when a file has more or less content than its snapshot says: as a whole file
- * it would be a wrong one. What was stored of a file that was not read to its end has Kopia's size
- * of the file.
+ * Throws `BAD_OBJECT` if a file's content has another length than the snapshot says. Partly read
+ * files of checkpoints are exempt: they have Kopia's size of the whole file.
  */
 export function assertWhole(entry: DirectoryEntry, pieces: readonly ObjectPiece[]): void {
   const length = objectLength(pieces);
@@ -24,14 +23,14 @@ export function assertWhole(entry: DirectoryEntry, pieces: readonly ObjectPiece[
   throw new CodedError('BAD_OBJECT', text);
 }
 
-/** Writes the pieces of large files at their offsets, many at a time. */
+/** Writes many pieces of large files at a time, at their offsets. */
 export class PieceWriter {
   readonly #repository: Repository;
   readonly #writer: RestoreWriter;
   readonly #signal: AbortSignal;
   readonly #onWritten: (bytes: number) => void;
   /**
-   * Apart from the entries of the tree: a file holds one of those while it waits for its pieces.
+   * Separate from the slots for entries: a file holds one of those while it waits for its pieces.
    */
   readonly #slots = new Semaphore(PIECES_MAX);
 
@@ -47,7 +46,7 @@ export class PieceWriter {
     this.#onWritten = onWritten;
   }
 
-  /** `sparse`: the file holds zeros already where nothing is written. */
+  /** With `sparse`, unwritten parts of the file already read as zeros. */
   async write(pieces: readonly ObjectPiece[], descriptor: number, sparse: boolean): Promise<void> {
     const zeros = sparse ? this.#zeroContents(pieces) : new Set<string>();
     const written = pieces.filter((piece) => {
@@ -58,7 +57,7 @@ export class PieceWriter {
     await this.writeEach(singly(written), descriptor, sparse);
   }
 
-  /** Pieces without repetitions, as they come. */
+  /** Writes pieces without repetitions, in order of arrival. */
   async writeEach(
     pieces: Iterable<ObjectPiece> | AsyncIterable<ObjectPiece>,
     descriptor: number,
@@ -100,7 +99,7 @@ export class PieceWriter {
     this.#onWritten(piece.length);
   }
 
-  /** Contents that occur often and are all zeros: a sparse file needs no reading of them. */
+  /** Frequent contents that are all zeros. A sparse file need not write them. */
   #zeroContents(pieces: readonly ObjectPiece[]): Set<string> {
     const repeated = new Map<string, ObjectPiece>();
     const seen = new Set<string>();

@@ -3,15 +3,13 @@ import type { ContentManager, ObjectId } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { plainName, type SourceEntry } from './listing.ts';
 
-/**
- * Names with a replaced byte that wait for their turn: they are not in the order of what is stored.
- */
+/** Limit of remembered names with a replaced byte. They are not in stored order. */
 const REPLACED_MAX = 8192;
 const REPLACED = '\ufffd';
 
 /**
- * Goes through a directory of a previous snapshot beside a listing: both are sorted, so no more
- * than a part of each is in memory.
+ * Reads a directory of a previous snapshot in parallel with a listing. Both are sorted, so only a
+ * part of each is in memory.
  */
 export class PreviousStream {
   readonly #batches: AsyncIterator<DirectoryEntry[], unknown>;
@@ -30,7 +28,7 @@ export class PreviousStream {
     this.#logger = logger;
   }
 
-  /** What it holds of these entries, which must follow those of the call before. */
+  /** The previous entries for these entries, which must follow those of the last call. */
   async take(entries: readonly SourceEntry[]): Promise<DirectoryEntry[]> {
     const wanted = new Set(entries.map(({ name }) => plainName(name)));
     const last = entries.findLast(({ name }) => !isReplaced(plainName(name)));
@@ -68,8 +66,8 @@ export class PreviousStream {
         this.#isEnded = done === true;
         this.#batch = done === true ? [] : value;
       } catch (error) {
-        // An older snapshot only saves work; damage to it must not stop this one, which stores it
-        // again.
+        // An older snapshot only saves work. Its damage must not stop this backup, which repairs
+        // it.
         this.#contents.damaged.note(error);
         const fields = { object: this.#id, error: messageOf(error) };
         this.#logger.warn(

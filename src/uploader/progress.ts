@@ -1,39 +1,38 @@
-/** What one upload has done so far. Counted as it happens; read it whenever you like. */
+/** Counters of an upload, updated as it runs. */
 export interface UploadCounters {
   files: number;
   cachedFiles: number;
   directories: number;
-  /** Entries left out by rules or types: not stored, no error. */
+  /** Entries skipped by rules or types. They are not errors. */
   skipped: number;
   excludedFiles: number;
   excludedDirectories: number;
   excludedBytes: number;
   errors: number;
   ignoredErrors: number;
-  /** Entries that were removed after they were listed: left out, no error. */
+  /** Entries that were removed after the listing. They are not errors. */
   vanished: number;
-  /** Entries that were stored without extended attributes, which could not be read. */
+  /** Entries that were stored without their unreadable extended attributes. */
   attributesUnread: number;
-  /** Bytes of all files, cached ones included. */
+  /** Bytes of all files, including cached files. */
   totalBytes: number;
-  /** Bytes read from the source. */
   bytesRead: number;
-  /** Bytes of files taken over from a previous snapshot without reading. */
+  /** Bytes of files that were reused from a previous snapshot without reading. */
   cachedBytes: number;
-  /** Plaintext bytes that were not in the repository yet. */
+  /** Plaintext bytes that were new to the repository. */
   bytesNew: number;
-  /** What they take in packs, after compression and encryption. */
+  /** Their bytes in packs, after compression and encryption. */
   bytesPacked: number;
   contentsNew: number;
   contentsDeduplicated: number;
-  /** Objects that were looked over before a long upload counts. */
+  /** Objects that were checked before a long upload counts. */
   objectsChecked: number;
-  /** Files that the listings have shown so far, and their bytes; cached ones included. */
+  /** Files listed so far, and their bytes, including cached files. */
   filesFound: number;
   bytesFound: number;
-  /** Bytes of holes, which need no reading. */
+  /** Bytes of holes, which are not read. */
   bytesInHoles: number;
-  /** Every directory is listed: what was found is all that there is. */
+  /** Every directory is listed, so `filesFound` and `bytesFound` are final. */
   isListed: boolean;
 }
 

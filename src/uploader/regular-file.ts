@@ -6,18 +6,17 @@ import { fsPath, isAt, OPENS_MAX } from '../volume-files/index.ts';
 const FLAGS = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
 
 /**
- * Whoever has a lease on a file (a file server whose client may write to it) gives it back when it
- * is opened. Without a wait that open fails. Linux takes the lease away after 45 seconds by
- * default.
+ * Opening a file breaks its lease, for example of a file server whose client may write to it. An
+ * open without a wait fails. Linux revokes the lease after 45 seconds by default.
  */
 const LEASE_NS_MAX = 60n * SECOND_NS;
 const LEASE_LOOK_EVERY_MS = 100;
 
 /**
- * Opens a file of the volume for reading, or says by undefined that the path is no regular file
- * (any more). What is there is looked at through the descriptor, so nobody can swap it in between:
- * no link is followed, and no pipe or device is waited for; a lease is. The caller closes it.
- * Throws system errors, and what ended the wait.
+ * Opens a file of the volume for reading. Undefined if the path is not a regular file (any more).
+ * Checks the file through the descriptor, so it cannot be swapped in between. Follows no link, and
+ * waits for no pipe or device, but for a lease. The caller closes it. Throws system errors, and the
+ * abort reason.
  */
 export async function openRegular(
   path: string | Uint8Array,
@@ -28,15 +27,15 @@ export async function openRegular(
     try {
       file = await openLeased(fsPath(path), signal);
     } catch (error) {
-      // A link; a socket, or a device that is not there.
+      // A link, a socket, or a missing device.
       if (isCode(error, 'ELOOP', 'ENXIO', 'ENODEV')) return undefined;
       throw error;
     }
     let isFile = false;
     let isThere = false;
     try {
-      // A directory on the way may have become a link that leads out of the volume; or the file was
-      // renamed meanwhile.
+      // A directory in the path may have become a link that leads out of the volume. Or the file
+      // was renamed meanwhile.
       isThere = isAt(file.fd, path);
       isFile = (await file.stat()).isFile();
     } finally {
@@ -60,10 +59,10 @@ async function openLeased(path: string | Buffer, signal?: AbortSignal): Promise<
   }
 }
 
-/** Reads from the start of a file until it ends or `lengthMax` bytes are there. */
+/** Reads from the start of a file to its end, or to `lengthMax` bytes. */
 export async function readStart(file: fs.FileHandle, lengthMax: number): Promise<Buffer> {
   const { size } = await file.stat();
-  // A file may grow meanwhile; the end is where nothing more comes.
+  // A file may grow meanwhile, so read to its real end.
   const bytes = Buffer.alloc(Math.min(lengthMax, size + 1));
   let length = 0;
   while (length < bytes.length) {

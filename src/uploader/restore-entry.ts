@@ -26,13 +26,13 @@ import type { EntryOptions, RestoreOptions, RestoreReport } from './restore-repo
 import type { RestoreWriter } from './restore-writer.ts';
 import { type Pinned, type TargetDirectory, unfinishedName } from './target-directory.ts';
 
-/** Files of several contents open at once. */
+/** Files of several contents that are open at once. */
 const OPEN_FILES_MAX = 64;
-/** Shares of the descriptors that this process may have: files, and entries that are held on to. */
+/** Shares of the descriptors that this process may have: for files, and for pinned entries. */
 const OPEN_FILES_SHARE = 1 / 8;
 const PINS_SHARE = 1 / 8;
 const PINS_MAX = 4096;
-/** Files of one content up to this are made by a thread in one go. */
+/** A thread creates a file of one content up to this size in one task. */
 const WHOLE_FILE_BYTES_MAX = 8 << 20;
 
 /** Restores files and symbolic links into directories of the target. */
@@ -65,7 +65,7 @@ export class EntryRestore {
     });
   }
 
-  /** From now on names of one file are restored as hard links, below this root. */
+  /** Restores later names of one file as hard links, below this root. */
   async openLinks(root: TargetDirectory): Promise<void> {
     if (this.#options.extras?.links !== false) this.#links = await HardLinks.open(root);
   }
@@ -77,7 +77,7 @@ export class EntryRestore {
   }
 
   /**
-   * Restores an entry under its own name or another one. Never rejects: a failure is counted and
+   * Restores an entry under its own name or another name. Never rejects: failures are counted, and
    * reported at the end.
    */
   async restore(
@@ -100,7 +100,7 @@ export class EntryRestore {
     }
   }
 
-  /** Makes a FIFO or a device node, and never opens one. */
+  /** Makes a FIFO or a device node. Never opens one. */
   async #restoreNode(
     directory: TargetDirectory,
     entry: NamedEntry,
@@ -139,7 +139,7 @@ export class EntryRestore {
     if (isPut) counters.files++;
   }
 
-  /** A name of a hard-linked file becomes a link to the first name that was restored. */
+  /** Makes a name of a hard-linked file a link to its first restored name. */
   async #restoreLinked(directory: TargetDirectory, entry: NamedEntry): Promise<void> {
     const links = this.#links;
     const group = links && linkGroupOf(entry);
@@ -188,7 +188,7 @@ export class EntryRestore {
       return;
     }
     const isPut = await this.#putAt(directory, entry, async (made) => {
-      // A new link is whole at once.
+      // A new link is whole at once, so it needs no temporary name.
       const at = made.replaces ? made.name : entry.at;
       await directory.symlink(at, target);
       const isLink = (pinned: Pinned): boolean => pinned.type === 's';
@@ -199,9 +199,9 @@ export class EntryRestore {
   }
 
   /**
-   * Makes an entry under a temporary name, and renames it once it is whole: a kill or a failure
-   * leaves the old entry. `make` returns true if it has renamed the entry itself. Returns false
-   * if the old entry stays. A directory stays unless the restore is in place.
+   * Makes an entry under a temporary name, and renames it when it is whole. A kill or a failure
+   * leaves the old entry. `make` returns true if it has renamed the entry itself. Returns false if
+   * the old entry stays. A directory stays unless the restore is in place.
    */
   async #putAt(
     directory: TargetDirectory,
@@ -247,7 +247,7 @@ export class EntryRestore {
     return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
   }
 
-  /** Returns whether the file is there now as the snapshot has it. */
+  /** Returns whether the file now matches the snapshot. */
   async #restoreFile(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     this.#report.counters.filesFound++;
     this.#report.counters.bytesFound += entry.size;
@@ -266,14 +266,14 @@ export class EntryRestore {
       if (isPut) this.#report.counters.files++;
       return isPut;
     } catch (error) {
-      // The old file and the new one do not fit in beside each other.
+      // The old file and the new file do not both fit.
       if (systemCode(error) !== 'ENOSPC' || directory.isNew) throw error;
       if (!(await inPlace?.patchWithoutRoom(directory, entry))) throw error;
       return true;
     }
   }
 
-  /** False when what is there already is to stay. */
+  /** Returns false if the existing entry stays. */
   async #restoreContents(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     const { signal } = this.#options;
     const { contents } = this.#repository;
@@ -284,8 +284,8 @@ export class EntryRestore {
         return this.#restoreWhole(directory, entry, only);
       }
     }
-    // Thousands of entries are restored at once, and large files have many pieces: only those of
-    // open files are held.
+    // Thousands of entries are restored at once, and large files have many pieces. Only open files
+    // hold theirs.
     await this.#openFiles.acquire();
     try {
       signal.throwIfAborted();
@@ -326,7 +326,7 @@ export class EntryRestore {
     return isPut;
   }
 
-  /** Whether the file is there already; its attributes are mended if need be. */
+  /** Whether the file already exists. Corrects its attributes if needed. */
   async #isSame(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     const { overwrite = 'if-different' } = this.#options;
     if (overwrite !== 'if-different') return false;
@@ -339,8 +339,8 @@ export class EntryRestore {
   }
 
   /**
-   * Sets the entry's attributes on the existing file. False if another file took its place, or if
-   * this restore may not change the attributes and they differ.
+   * Sets the entry's attributes on the existing file. Returns false if another file took its place,
+   * or if the attributes differ and this restore may not change them.
    */
   async #adopt(
     directory: TargetDirectory,
@@ -355,7 +355,7 @@ export class EntryRestore {
         const isExact = this.#options.inPlace?.isExact === true && pinned.type !== 's';
         const wanted = { ...entry, isExact };
         if (await hasAllAttributes(this.#repository, pinned, wanted)) return true;
-        // A second name may be anywhere: such a file is replaced rather than changed.
+        // The file may have a name outside the target, so it is replaced, not changed.
         if (!pinned.isSingle || !mayChange) return false;
         const notSet = await this.#pool.setAttributes(
           pinned.descriptor,
@@ -379,51 +379,50 @@ export class EntryRestore {
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
-      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next
-      // restore would leave it alone.
+      // Its time will mark it as whole. After a power cut without the bytes, the next restore would
+      // skip it.
       if (this.#options.overwrite !== 'always') await file.datasync();
       const notSet = await this.#pool.setAttributes(
         file.fd,
         newAttributes(directory, entry),
         false,
       );
-      // Some file systems tell only now that the bytes did not find room.
+      // Some file systems report a lack of space only now.
       await file.close();
       return notSet;
     } catch (error) {
-      // The error that came first matters.
+      // The earlier error matters.
       await file.close().catch(() => undefined);
       throw error;
     }
   }
 }
 
-/** An entry, and the name that it has on disk or gets there. */
+/** An entry with its name on disk. */
 interface NamedEntry extends DirectoryEntry {
   readonly at: DiskName;
-  /** Extended attributes of the file in its place, if the snapshot does not know any. */
+  /** Extended attributes of the replaced file, if the snapshot does not record any. */
   keptExtra?: string | undefined;
 }
 
-/** The attributes that a new entry gets. */
+/** Attributes for a new entry. */
 const newAttributes = (directory: TargetDirectory, entry: NamedEntry): FileAttributes => {
   const { mode, uid, gid, mtimeNs, extra, keptExtra } = entry;
   const dropsLists = directory.givesLists;
   return { mode, uid, gid, mtimeNs, extra: keptExtra ?? extra, dropsLists };
 };
 
-/** An entry under its temporary name, and the kind of the old entry. */
+/** An entry under its temporary name, and facts about the old entry. */
 interface Unfinished {
   readonly name: string;
   readonly replaces: boolean;
-  /** A directory has the name: it is removed once the entry is whole. */
+  /** A directory has the name, and is removed once the entry is whole. */
   readonly replacesDirectory: boolean;
 }
 
 const wasReplaced = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process replaced it while it was restored');
 
-/** Whether a restore may make or change a node of this kind. */
 export const mayMake = (
   { kind }: SpecialNode,
   { devices }: Pick<RestoreOptions, 'devices'>,
@@ -432,7 +431,7 @@ export const mayMake = (
 export const isSameNode = (a: SpecialNode | undefined, b: SpecialNode): boolean =>
   a?.kind === b.kind && a.device === b.device;
 
-/** The entry as it is restored: with the owner and the extended attributes that the options say. */
+/** The entry with the owner and the extended attributes of the options. */
 export function restored(
   entry: DirectoryEntry,
   { owner, extras }: Pick<RestoreOptions, 'owner' | 'extras'>,
@@ -441,7 +440,7 @@ export function restored(
   return extras?.xattrs === false ? { ...own, extra: withoutXattrs(own.extra, () => true) } : own;
 }
 
-/** What ran as its owner must not run as another one. */
+/** A setuid program must not run as another owner. */
 export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): DirectoryEntry {
   if (!owner) return entry;
   const keeps = entry.type === 'd' || (owner.uid === entry.uid && owner.gid === entry.gid);
@@ -452,7 +451,7 @@ export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): Di
 
 /**
  * Whether a file has all attributes of the entry; with `isExact`, no others. A thread reads the
- * extended ones.
+ * extended attributes.
  */
 export async function hasAllAttributes(
   { dataPath }: Repository,
@@ -465,7 +464,7 @@ export async function hasAllAttributes(
   return (await dataPath?.pool.hasExtra(pinned.descriptor, extra, isExact)) === true;
 }
 
-/** Whether what is there has the entry's owner, mode and time. */
+/** Whether an existing file has the entry's owner, mode and time. */
 function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
   const { uid, gid, mode, mtimeNs } = attributes;
   const isOwned = uid === entry.uid && gid === entry.gid;

@@ -9,14 +9,14 @@ export type DiskName = string | Buffer;
 type NamedEntry = Pick<DirectoryEntry, 'name' | 'extra'>;
 
 /**
- * The name that an entry has on disk. A name that leads out of its directory is refused. Throws
+ * The name that an entry has on disk. Refuses a name that leads out of its directory. Throws
  * `UNSAFE_NAME`, `BAD_ATTRIBUTES`.
  */
 export function diskNameOf({ name, extra }: NamedEntry): DiskName {
   assertPlainName(name);
   const raw = rawNameIn(extra);
   if (!raw) return name;
-  // With the suffix of a name that is the same as another one in UTF-8.
+  // Or with the suffix of a name that equals another name in UTF-8.
   const shown = decodeGoUtf8(raw);
   if (name === shown || /^~\d+$/.test(name.startsWith(shown) ? name.slice(shown.length) : '')) {
     return raw;
@@ -36,11 +36,11 @@ export function diskPathOf({ entry, parent }: WalkedEntry): DiskName[] {
   return parent ? [...diskPathOf(parent), diskNameOf(entry)] : [];
 }
 
-/** A text for a name on disk; a name that is not UTF-8 has the text of no other name. */
+/** A key for a name on disk. A name that is not UTF-8 has a unique key. */
 export const keyOfName = (name: string | Uint8Array): string =>
   typeof name === 'string' ? name : `\0${Buffer.from(name).toString('latin1')}`;
 
-/** The same for an entry; the name that is shown if the entry has bytes that are not valid. */
+/** The key for an entry; its shown name if its bytes are not valid. */
 export function keyOfEntry({ name, extra }: NamedEntry): string {
   try {
     return keyOfName(rawNameIn(extra) ?? name);
@@ -49,18 +49,18 @@ export function keyOfEntry({ name, extra }: NamedEntry): string {
   }
 }
 
-/** Notices an entry of a directory that has the same bytes as an earlier one for its name. */
+/** Detects two entries of a directory with the same name in bytes. */
 export class RawNames {
   readonly #seen = new NameSet();
 
-  /** Throws `UNSAFE_NAME`. What else is wrong with a name, `diskNameOf` tells. */
+  /** Throws `UNSAFE_NAME`. `diskNameOf` reports other invalid names. */
   assertFirst({ name, extra }: NamedEntry): void {
     const key = keyOfEntry({ name, extra });
     if (key !== name && !this.#seen.add(key)) throw unsafe(name);
   }
 }
 
-/** What the system says when something else has the name of a directory, in words. */
+/** Explains the system error if another entry has the name of a directory. */
 export function inTheWay(error: unknown): unknown {
   const code = systemCode(error);
   if (code === 'ENOTDIR' || code === 'ELOOP') {

@@ -16,14 +16,11 @@ export interface PlannedEntry {
   /** Relative to the target, '' for the target itself. */
   readonly path: string;
   readonly type: DirectoryEntry['type'];
-  /** It is there already, and would be left alone. */
+  /** The entry already exists and would be skipped. */
   readonly isKept: boolean;
 }
 
-/**
- * Says what a restore of a tree, or of one file to this path, would do, and writes nothing. Parents
- * come first.
- */
+/** Lists the actions of a restore of a tree, or of one file. Writes nothing. Parents come first. */
 export async function planRestore(
   repository: Repository,
   root: DirectoryEntry,
@@ -54,7 +51,7 @@ export async function planRestore(
   return counters;
 }
 
-/** Where an entry goes; a hostile name is not one of an entry that is kept. */
+/** Path of an entry. An unsafe name is shown, but never counts as existing. */
 function placeOf(walked: WalkedEntry, target: string): BytePath {
   try {
     return diskPathOf(walked).reduce<BytePath>((path, name) => joinPath(path, name), target);

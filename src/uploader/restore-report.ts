@@ -16,25 +16,25 @@ import type { TargetDirectory } from './target-directory.ts';
 export type Overwrite = 'if-different' | 'always' | 'never';
 
 /**
- * Entries that are restored without all of their attributes: how many lack any, and how many lack
- * each.
+ * Entries that are restored without all of their attributes. Counts these entries, and the missing
+ * attributes of each kind.
  */
 export interface AttributesNotSet {
   entries: number;
   owner: number;
   mode: number;
   time: number;
-  /** Extended attributes, access lists and capabilities among them. */
+  /** Includes access lists and capabilities. */
   xattrs: number;
-  /** Names of hard-linked files that became files of their own. */
+  /** Names of hard-linked files that became separate files. */
   link: number;
   /** FIFOs and device nodes that were not made. */
   node: number;
-  /** The first of them, with a word for each attribute that is not set. */
+  /** The first entries, with a word for each missing attribute. */
   readonly first: { readonly path: string; readonly what: string }[];
 }
 
-/** Entries that are named. */
+/** Number of named entries. */
 const NAMED_MAX = 10;
 
 const WORDS = {
@@ -47,7 +47,7 @@ const WORDS = {
 } as const;
 const KINDS = Object.keys(WORDS) as (keyof typeof WORDS)[];
 
-/** For a person: `the owner of 3, the mode of 1`. */
+/** Text for users: `the owner of 3, the mode of 1`. */
 export const describeNotSet = (notSet: AttributesNotSet): string =>
   KINDS.flatMap((kind) => (notSet[kind] > 0 ? [`the ${WORDS[kind]} of ${notSet[kind]}`] : [])).join(
     ', ',
@@ -57,17 +57,17 @@ export interface RestoreCounters {
   files: number;
   directories: number;
   symlinks: number;
-  /** Left as they were: same size and time, or not to be overwritten. */
+  /** Skipped entries: same size and time, or overwriting is off. */
   skipped: number;
   bytes: number;
-  /** Of them, bytes of files that were left as they were. */
+  /** Part of `bytes`: bytes of skipped files. */
   bytesSkipped: number;
   errors: number;
   attributesNotSet: AttributesNotSet;
-  /** Files and bytes known so far; grows while directories are read. */
+  /** Files and bytes found so far; grows while directories are read. */
   filesFound: number;
   bytesFound: number;
-  /** All is written, and the disk is being waited for. */
+  /** All is written, and the flush is running. */
   isFlushing: boolean;
 }
 
@@ -94,33 +94,33 @@ export const newRestoreCounters = (): RestoreCounters => ({
   isFlushing: false,
 });
 
-/** What a restore in place does otherwise. */
+/** Differences of a restore in place. */
 export interface InPlaceEntries {
   /** Extended attributes that the snapshot lacks are removed. */
   readonly isExact: boolean;
-  /** Makes sure that this is the directory that was locked. Throws `TARGET_CHANGED`. */
+  /** Checks that this is the locked directory. Throws `TARGET_CHANGED`. */
   assertRoot(directory: TargetDirectory): void;
-  /** Brings the file that has the name to the entry; false where it has to be written whole. */
+  /** Changes the existing file to match the entry. Returns false if it must be written whole. */
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
   /**
-   * Before a file is written whole. Returns extended attributes of the old file that it keeps.
+   * Call it before a file is written whole. Returns extended attributes of the old file to keep.
    * Throws `WRITE_LIMIT`.
    */
   beforeWhole(entry: DirectoryEntry): string | undefined;
-  /** When a file or link is there, new or in the place of something else. */
+  /** Called when a file or link is complete; `isNew` if it replaced nothing. */
   onWhole(entry: DirectoryEntry, isNew: boolean): void;
   /**
-   * Patches an old file because the target has no room for a second one. Returns false if the
-   * entry has to be written whole.
+   * Changes an old file if the target has no room for a second file. Returns false if the entry
+   * must be written whole.
    */
   patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
-  /** When a name of a hard-linked file is one already. */
+  /** Called if a name of a hard-linked file is already a link. */
   onSameLink(): void;
-  /** Opens a directory below, and puts one where there is none, or something else. */
+  /** Opens a subdirectory. Creates it if it is missing, or if another entry has its name. */
   enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory>;
   /**
-   * Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where
-   * something in it is to stay.
+   * Removes a directory that is in the way, with its subtree. Throws `TARGET_IN_THE_WAY` if
+   * something in it must stay.
    */
   removeDirectory(parent: TargetDirectory, name: DiskName): Promise<void>;
 }
@@ -131,57 +131,53 @@ export interface RestoreOptions {
   readonly counters?: RestoreCounters;
   readonly overwrite?: Overwrite;
   readonly sparse?: boolean;
-  /** Of a raw volume: refuses a device that is mounted, or that another device is made of. */
+  /** For a raw volume: refuses a device that is mounted, or part of another device. */
   readonly unusedDevice?: boolean;
-  /** Name of an entry of a tree's root that is not restored, with all below it. */
+  /** Name of an entry in a tree's root that is skipped, with its subtree. */
   readonly leaveOut?: string;
-  /** Of a tree only this part. */
+  /** Restores only this part of a tree. */
   readonly selection?: Selection;
   /**
    * Compares existing entries with the snapshot instead of overwriting them. Called once with the
-   * report of the restore. The report's signal also ends all work when the target is full.
+   * report of the restore. The report's signal also aborts all work if the target is full.
    */
   readonly inPlace?: (report: RestoreReport) => InPlaceEntries;
-  /** Extended attributes and hard links that are restored; all of them by default. */
+  /** Extended attributes and hard links to restore; all by default. */
   readonly extras?: KeptExtras;
-  /** Makes device nodes; without it they are left out and counted. */
+  /** Makes device nodes. Otherwise they are skipped and counted. */
   readonly devices?: boolean;
-  /** Whose everything becomes, instead of those who had it. */
+  /** The owner of all restored entries, instead of the recorded owners. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
-/** Of one restore: what is in place is made for it, with its signal. */
+/** Options of one restore. `inPlace` is made for it, with its signal. */
 export interface EntryOptions extends Omit<RestoreOptions, 'inPlace'> {
   readonly inPlace?: InPlaceEntries | undefined;
 }
 
-/** After these nothing more can be written, and what is left would be read and tried in vain. */
+/** After these errors no write can succeed, so the restore ends. */
 const HOPELESS = ['ENOSPC', 'WRITE_LIMIT'];
-/** A part of a target may be read-only, such as a mount. The restore ends if all of it is. */
+/** A part of a target may be read-only, such as a mount. The restore ends only if all of it is. */
 const READ_ONLY = 'EROFS';
-/** What the whole restore fails with where an entry does. */
+/** Codes of an entry's failure that become the code of the whole restore. */
 const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];
-/**
- * Failures that are logged one by one; the others are counted. Our choice: a tree may have
- * millions.
- */
+/** Failures that are logged; the others are counted. Our choice: a tree may have millions. */
 const LOGGED_MAX = 1000;
 
 /**
- * What was restored and what could not be: all is tried that can be, and the first failure is told
+ * Counts restored entries and failures. The restore tries every entry, and throws the first failure
  * at the end.
  */
 export class RestoreReport {
   readonly counters: RestoreCounters;
-  /**
-   * For all work of the restore: aborted by the caller, and where the target takes nothing more.
-   */
+  /** For all work of the restore. Aborted by the caller, and if the target takes no more writes. */
   readonly signal: AbortSignal;
   readonly #options: RestoreOptions;
   readonly #hopeless = new AbortController();
   #firstError: { error: unknown; path: string } | undefined;
   /**
-   * Whether all of the target is read-only; a directory of the target is opened after this is made.
+   * Whether the whole target is read-only. Set when the target is opened, after this report is
+   * made.
    */
   isReadOnly: () => boolean = () => false;
 
@@ -191,7 +187,7 @@ export class RestoreReport {
     this.signal = AbortSignal.any([options.signal, this.#hopeless.signal]);
   }
 
-  /** After a cancel, or once nothing can be written any more, nothing else is a failure. */
+  /** After a cancel or a hopeless error, later failures are ignored. */
   fail(path: string, error: unknown): void {
     if (this.signal.aborted) return;
     const { logger } = this.#options;
@@ -209,7 +205,7 @@ export class RestoreReport {
     this.#hopeless.abort();
   }
 
-  /** An entry is restored, and lacks attributes that the system does not let this process set. */
+  /** Counts an entry that lacks attributes, because the system refused to set them. */
   noteNotSet(path: string, notSet: NotSet): void {
     if (notSet === 0) return;
     const { attributesNotSet: noted } = this.counters;
@@ -223,7 +219,7 @@ export class RestoreReport {
   }
 
   /**
-   * Throws what was canceled, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`,
+   * Throws the abort reason, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`,
    * `RESTORE_INCOMPLETE`.
    */
   throwIfFailed(): void {
@@ -249,11 +245,14 @@ const systemCodes: Record<string, string> = {
 const codeFor = (error: unknown): string =>
   lookup(systemCodes, codeOf(error) ?? '') ?? 'RESTORE_INCOMPLETE';
 
-/** Messages of system errors hold the path through /proc, which means nothing to a person. */
+/** System errors contain a path through /proc, which is useless to users. */
 const describe = (error: unknown): string =>
   messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
 
-/** For what can be restored as a whole only: the pieces of a part do not lie where they belong. */
+/**
+ * The error for an incomplete snapshot that must be restored whole: its pieces are not at their
+ * real offsets.
+ */
 export function incompleteSnapshot(what: 'volume' | 'file' | 'directory', why: string): CodedError {
   const text = `this snapshot holds only a part of the ${what}, because its backup did not finish (${printable(why)}): choose another one`;
   return new CodedError('SNAPSHOT_INCOMPLETE', text);

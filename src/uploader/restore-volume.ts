@@ -24,10 +24,10 @@ const NO_VOLUME = 'it is neither a block device nor an image file';
 const IS_THERE = 'it already exists, and is not to be overwritten';
 
 /**
- * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut
- * short is refused: its pieces do not lie where they belong. With `overwrite: 'never'` only an
- * image that is not there yet is written. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`,
- * `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
+ * Restores the file of a raw-volume snapshot over a device or an image. Refuses an incomplete
+ * snapshot, because its pieces are not at their real offsets. With `overwrite: 'never'` writes only
+ * a new image. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_A_RAW_VOLUME`,
+ * `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
   repository: Repository,
@@ -66,7 +66,7 @@ export async function restoreBlocks(
   return counters;
 }
 
-/** The one file of a raw-volume snapshot. Throws `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`. */
+/** The only file of a raw-volume snapshot. Throws `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`. */
 export async function rawVolumeOf(
   contents: ContentManager,
   root: DirectoryEntry,
@@ -101,7 +101,7 @@ async function openVolume(
       return create();
     }
   };
-  // What was opened is looked at, not what the name leads to: that may change in between.
+  // Check the opened file, because the name may lead elsewhere by then.
   const handle = await open().catch((cause: unknown) => {
     if (overwrite === 'never' && systemCode(cause) === 'EEXIST') throw unusable(IS_THERE, cause);
     const isOther = ['EISDIR', 'ENXIO'].includes(systemCode(cause) ?? '');
@@ -130,7 +130,7 @@ async function openVolume(
   }
 }
 
-/** Of a device that is mounted, or that another one is made of, the kernel refuses this. */
+/** The kernel refuses `O_EXCL` for a device that is mounted, or part of another device. */
 async function openAlone(device: fs.FileHandle, target: string): Promise<fs.FileHandle> {
   try {
     return await fs.open(pinnedPath(device.fd), O_WRONLY | O_NONBLOCK | O_EXCL);

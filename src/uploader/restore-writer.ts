@@ -9,7 +9,7 @@ import type {
 } from '../volume-files/index.ts';
 import { hashOf, type IndexEntry, type Repository } from '../repository/index.ts';
 
-/** A content that goes to a file. */
+/** A content to write to a file. */
 export interface ContentWrite {
   readonly entry: IndexEntry;
   readonly compressedObject: boolean;
@@ -30,24 +30,23 @@ interface Range {
 }
 
 /**
- * Bytes of a pack that are read and held at once. Our choice: twice as much is no faster, from S3
- * either, and takes 10 MiB more.
+ * Bytes of a pack that are read and held at once. Our choice: twice as much is no faster, even from
+ * S3, and takes 10 MiB more.
  */
 const RANGE_BYTES_MAX = 8 << 20;
-/** Writes that are planned together: enough to find neighbours in the packs. Our choice. */
+/** Writes that are planned together, to find neighbours in the packs. Our choice. */
 const WINDOW_WRITES = 2048;
 const WINDOW_BYTES = 48 << 20;
-/** Bytes between two wanted contents that are read along rather than skipped by another request. */
+/** Largest gap between two wanted contents that is read along instead of a second request. */
 const GAP_BYTES_MAX = 256 << 10;
 /**
- * A window that does not fill is restored after this: whoever waits for it may be the one to fill
- * it.
+ * A partial window is restored after this time. Its callers may wait for it before they add more.
  */
 const WINDOW_MS_MAX = 20;
-/** Plaintext of one request to a thread. */
+/** Bytes of plaintext in one task of a thread. */
 const TASK_BYTES = 4 << 20;
 
-/** Reads contents pack by pack, each range once, and has the threads decrypt and write them. */
+/** Reads contents pack by pack, each range once. Threads decrypt and write them. */
 export class RestoreWriter {
   readonly #repository: Repository;
   readonly #pool: ThreadPool;
@@ -56,7 +55,7 @@ export class RestoreWriter {
   #window: Waiting[] = [];
   #windowBytes = 0;
   #timer: NodeJS.Timeout | undefined;
-  /** Ranges that are read or wait to be read. */
+  /** Ranges that are being read, or wait to be read. */
   #unread = 0;
   #isDue = false;
 
@@ -66,7 +65,7 @@ export class RestoreWriter {
     this.#repository = repository;
     this.#pool = dataPath.pool;
     this.#signal = signal;
-    // One buffer stays free for whoever else needs one.
+    // Leaves one buffer free for others.
     this.#ranges = createLimiter(dataPath.pool.threads + 2);
   }
 
@@ -85,8 +84,8 @@ export class RestoreWriter {
   }
 
   /**
-   * Restores the planned writes. While all threads have work, writes of other directories
-   * may join: small directories that lie beside each other in a pack take one request.
+   * Restores the planned writes. While all threads are busy, writes of other directories may join:
+   * small directories are often neighbours in a pack and share a request.
    */
   flush(): void {
     if (this.#unread < this.#pool.threads) this.#send();
@@ -140,7 +139,7 @@ export class RestoreWriter {
       });
     } catch (error) {
       const first = (items[0] as Waiting).write.entry;
-      // A range may fail for one of its contents only; asked one by one they say which.
+      // Perhaps only one content is outside the pack. Separate requests tell which.
       if (items.length > 1 && isCode(error, 'INVALID_RANGE')) {
         return this.#loadOneByOne(items, start, buffer);
       }
@@ -154,10 +153,7 @@ export class RestoreWriter {
     return items;
   }
 
-  /**
-   * What maintenance has moved to other packs since it was looked up is planned anew; the rest is
-   * lost.
-   */
+  /** Plans contents again that maintenance has moved to other packs. Other contents are lost. */
   async #follow(items: readonly Waiting[], missing: unknown): Promise<void> {
     const { contents } = this.#repository;
     const moved: Waiting[] = [];
@@ -168,14 +164,14 @@ export class RestoreWriter {
       else lost.push(item);
     }
     const [first] = lost;
-    // Asked for it by itself, the manager says what is missing.
+    // A request for one content throws the exact error.
     const told = first && contents.getPacked(first.write.entry).then(() => missing);
     const error = await told?.catch((cause: unknown) => cause);
     for (const item of lost) item.reject(error);
     for (const item of moved) this.#plan(item);
   }
 
-  /** Only what could be loaded: whoever was told of a failure has closed the file. */
+  /** Returns only the loaded items. A rejected item's file may be closed already. */
   async #loadOneByOne(
     items: readonly Waiting[],
     start: number,
@@ -202,7 +198,7 @@ export class RestoreWriter {
       if (isDamage(failure)) damaged.push(item);
       else item.reject(this.#failure(item.write.entry, failure));
     }
-    // Bytes may have changed on their way: the storage is asked once more, content by content.
+    // Bytes may have changed in transit. Request each content again.
     for (const item of damaged) await this.#openAgain(range, item, buffer);
     for (const [index, lacking] of notSet) items[index]?.resolve(lacking);
     for (const { resolve } of items) resolve(0);

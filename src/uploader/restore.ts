@@ -19,20 +19,16 @@ import { pinnedAt, TargetDirectory } from './target-directory.ts';
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
-/** Directories restored at once: their files share requests. Our choice. */
+/** Directories restored at once; their files share requests. Our choice. */
 const DIRECTORIES_MAX = 16;
 /** Share of the descriptors that this process may have. */
 const HELD_DIRECTORIES_SHARE = 1 / 4;
-/**
- * Deeper trees than this one give the descriptors of the directories above back meanwhile. Our
- * choice.
- */
+/** In deeper trees, the descriptors of upper directories are closed meanwhile. Our choice. */
 const HELD_DIRECTORIES_MAX = 4096;
 /**
- * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest
- * is done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`,
- * `SNAPSHOT_INCOMPLETE` for a single file that was not read to its end, and the error of the root
- * itself.
+ * Restores a tree or one file to a path. Continues after failures, and reports them at the end. A
+ * file is restored whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`,
+ * `SNAPSHOT_INCOMPLETE` for a partly read single file, and the error of the root itself.
  */
 export async function restoreTree(
   repository: Repository,
@@ -52,9 +48,9 @@ export async function restoreTree(
 }
 
 /**
- * A walk of its own, since its order is that of the work: the files of a part of a directory fill
- * the writer's windows before the directories in that part are entered, an open directory of the
- * target goes along, and what is damaged is left out.
+ * Has its own walk, in the order of the work. The files of a part of a directory fill the writer's
+ * windows before its subdirectories are entered. An open directory of the target goes along.
+ * Damaged parts are skipped.
  */
 class TreeRestore {
   readonly #report: RestoreReport;
@@ -69,7 +65,7 @@ class TreeRestore {
   #rootShown = '';
   /** No other restore into the same target runs. */
   #isAlone = false;
-  /** The snapshot knows all extended attributes, and all of them are restored. */
+  /** The snapshot records all extended attributes, and all are restored. */
   #isExact = false;
 
   constructor(repository: Repository, options: EntryOptions, report: RestoreReport) {
@@ -85,8 +81,8 @@ class TreeRestore {
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
     this.#isExact = this.#options.extras?.xattrs !== false && hasAllXattrs(root);
-    // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves
-    // no trace.
+    // Check before anything is made: an unreadable snapshot or an empty selection must leave no
+    // trace.
     await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
     this.#rootShown = target === '/' ? '' : target;
@@ -127,17 +123,17 @@ class TreeRestore {
     const directory = await TargetDirectory.openRoot(target);
     this.#report.isReadOnly = () => directory.isReadOnly();
     await directory.allowChanges();
-    // A restore in place holds the lock already.
+    // A restore in place already holds the lock.
     this.#isAlone = this.#options.inPlace !== undefined || directory.lock();
     return directory;
   }
 
-  /** Removes temporary files of a killed restore, unless another restore runs: it needs its own. */
+  /** Removes temporary files of a killed restore, unless another restore is running. */
   async #removeUnfinished(directory: TargetDirectory): Promise<void> {
     if (this.#isAlone && !directory.isNew) await directory.removeUnfinished();
   }
 
-  /** What was restored shall survive a power cut; Velero does the same. */
+  /** Makes the restored data survive a power cut, as Velero does. */
   async #finish(target: TargetDirectory): Promise<void> {
     this.#report.throwIfFailed();
     this.#report.counters.isFlushing = true;
@@ -159,7 +155,7 @@ class TreeRestore {
     return { repository: this.#repository, signal: this.#options.signal };
   }
 
-  /** Entries in stored order, of which the first part has been read. `path` is '' for the root. */
+  /** Entries in stored order, with the first part read already. `path` is '' for the root. */
   async #readDirectory(
     id: ObjectId,
     path: string,
@@ -183,8 +179,8 @@ class TreeRestore {
   }
 
   /**
-   * Finds out whether new entries get access lists from their directory. A new directory has those
-   * of the one above.
+   * Finds out whether new entries inherit access lists from their directory. A new directory has
+   * the lists of its parent.
    */
   async #lookForLists(directory: TargetDirectory, parent?: TargetDirectory): Promise<void> {
     if (!this.#isExact) return;
@@ -195,7 +191,7 @@ class TreeRestore {
     }
   }
 
-  /** Two entries must not get one name on disk. */
+  /** Two entries must not get the same name on disk. */
   #isFirst(names: RawNames, path: string, entry: DirectoryEntry): boolean {
     try {
       names.assertFirst(entry);
@@ -206,16 +202,14 @@ class TreeRestore {
     }
   }
 
-  /**
-   * Restores what is in a directory, then its attributes; between the two it can still be searched.
-   */
+  /** Restores the entries of a directory, then its attributes, which may forbid access. */
   async #fill(
     directory: TargetDirectory,
     self: DirectoryEntry,
     batches: AsyncIterable<readonly DirectoryEntry[]>,
     beforeAttributes?: () => Promise<void>,
   ): Promise<void> {
-    // None of it rejects: failures are reported. Only what is not done yet is held.
+    // These promises never reject: failures are reported. The set holds only unfinished work.
     const work = new Set<Promise<void>>();
     try {
       await this.#removeUnfinished(directory);
@@ -255,7 +249,7 @@ class TreeRestore {
     }
     for (const child of entries) {
       if (child.type !== 'd') continue;
-      // Beside the others while there is room, else in this very line of descent.
+      // Restores in parallel while there is room, else in this call.
       if (this.#directories.tryAcquire()) {
         track(this.#descend(directory, child), () => {
           this.#directories.release();
@@ -295,7 +289,7 @@ class TreeRestore {
     return inPlace ? inPlace.enter(parent, entry) : parent.enter(diskNameOf(entry), entry.name);
   }
 
-  /** With `settle`, which ends all other work in the parent, that one need not stay open. */
+  /** `settle` waits for all other work in the parent, so the parent can be closed. */
   async #descend(
     parent: TargetDirectory,
     entry: DirectoryEntry,
@@ -329,8 +323,9 @@ class TreeRestore {
 }
 
 /**
- * Kopia stores a name again that a listing told it again. With other contents it is another file
- * perhaps, whose name Kopia could not store, and is told of.
+ * Drops repeated entries. Kopia stores a name twice if a listing returned it twice. An entry with
+ * other contents may be another file whose name Kopia could not store. This entry stays and is
+ * reported.
  */
 const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
   entries.filter(({ name, type, objectId, extra }, i) => {
@@ -340,9 +335,9 @@ const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly Directory
   });
 
 /**
- * Where a single file goes: into a directory, else in the place of the file that is named. Whoever
- * names it may name a link. What is no file stays: a device would become a file of memory, and
- * `/dev/null` one for every process of the machine.
+ * Place of a single file: in a directory, or instead of an existing file. The user may name a link.
+ * Refuses other types: a device would become a regular file in memory, and `/dev/null` would break
+ * for every process.
  */
 async function placeOfSingle(
   entry: DirectoryEntry,
@@ -358,11 +353,11 @@ async function placeOfSingle(
     const text = `cannot restore to ${target}: it is a device, pipe or socket; use --block to write to a device, and snapshot cat to write to a pipe`;
     throw new CodedError('TARGET_UNUSABLE', text);
   }
-  // The name is what the snapshot says: it must not lead out of the target.
+  // The name comes from the snapshot, and must not lead out of the target.
   return { parent: target, name: diskNameOf(entry) };
 }
 
-/** What is lost has the right size and time all the same: nobody can tell it from what is whole. */
+/** Lost data leave the right size and time, so lost files look whole. */
 function notFlushed(cause: unknown): Error {
   const text = `not all of it reached the disk (${messageOf(cause)}); check the disk and restore everything again, on the command line with --overwrite always`;
   return Object.assign(new Error(text, { cause }), { code: systemCode(cause) });

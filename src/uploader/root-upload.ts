@@ -10,7 +10,7 @@ import { OpenFile } from './open-tree.ts';
 import { withRecorded } from './previous-entries.ts';
 import { unreadable, type VolumeUpload } from './volume-upload.ts';
 
-/** Stores a directory with all that is below it, or a single file. Throws `SOURCE_UNREADABLE`. */
+/** Stores a directory with its subtree, or a single file. Throws `SOURCE_UNREADABLE`. */
 export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
   const { tree, path, roots, counters, extras } = parts;
   let root: SourceEntry;
@@ -30,7 +30,7 @@ export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
     const { id, summary } = await tree.uploadDirectory(real, root, roots);
     if (counters.vanished > 0) await assertSame(real, before);
     const entry = { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
-    // After a failure the next upload reads the attributes of all files again.
+    // Without the note, the next upload reads the attributes of all files again.
     return counters.attributesUnread > 0 ? entry : withRecorded(entry, extras);
   } catch (cause) {
     if (isOfTheSource(cause)) throw unreadable(path, cause);
@@ -38,7 +38,7 @@ export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
   }
 }
 
-/** Under a volume that was unmounted meanwhile all that was listed seems to be removed. */
+/** If the volume was unmounted meanwhile, all listed files seem to be removed. */
 async function assertSame(path: string, before: BigIntStats): Promise<void> {
   const now = await fs.stat(path, { bigint: true });
   if (now.dev === before.dev && now.ino === before.ino) return;
@@ -69,7 +69,7 @@ async function uploadSingleFile(
   return { ...entry, summary };
 }
 
-/** The root itself is never a part of a group of hard links. */
+/** The root itself never belongs to a group of hard links. */
 async function lookAt(path: string, parts: VolumeUpload): Promise<SourceEntry> {
   const { repository, files, extras } = parts;
   const { dev, mode } = await fs.stat(path, { bigint: true });

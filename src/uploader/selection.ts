@@ -8,16 +8,15 @@ import {
   streamDirectory,
 } from '../snapshot/index.ts';
 
-/** Where it is looked, and until when. */
 interface SelectionContext {
   readonly repository: Repository;
   readonly signal: AbortSignal;
 }
 
 /**
- * The meant part of a tree, by patterns as in a .gitignore. An `include` means a directory with all
- * below it. An `exclude` leaves an entry out with all below it. Paths begin with `/`, the root of
- * the restored tree. Throws `BAD_IGNORE_PATTERN`.
+ * Selects a part of a tree, by patterns as in a .gitignore. `include` selects an entry with its
+ * subtree. `exclude` skips an entry with its subtree. Paths start with `/`, the root of the
+ * restored tree. Throws `BAD_IGNORE_PATTERN`.
  */
 export class Selection {
   readonly #include: readonly PathPattern[];
@@ -28,7 +27,7 @@ export class Selection {
     this.#exclude = exclude.map(parsePathPattern);
   }
 
-  /** Entries of a directory that are meant, or are directories with something below that is. */
+  /** Selected entries of a directory, and directories that contain a selected entry. */
   async *entriesOf(
     context: SelectionContext,
     path: string,
@@ -46,20 +45,20 @@ export class Selection {
     }
   }
 
-  /** Throws `NOTHING_SELECTED` where a restore would have nothing to do. */
+  /** Throws `NOTHING_SELECTED` if a restore would have nothing to do. */
   async assertSome(context: SelectionContext, root: DirectoryEntry): Promise<void> {
     if (this.#include.length === 0 || (await this.#hasMeant(context, root, ''))) return;
     throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot matches --include');
   }
 
-  /** Whether an entry is meant by itself, and not for what is below it. */
+  /** Whether an entry is selected itself, not only because of an entry below. */
   takes(path: string, isDirectory: boolean): boolean {
     if (matches(this.#exclude, path, isDirectory)) return false;
     const above = path.slice(0, path.lastIndexOf('/'));
     return this.#isWhole(above) || matches(this.#include, path, isDirectory);
   }
 
-  /** Whether a directory is meant with all below it. */
+  /** Whether a directory is selected with its subtree. */
   #isWhole(path: string): boolean {
     if (this.#include.length === 0) return true;
     const names = path.split('/').slice(1);
@@ -81,9 +80,9 @@ export class Selection {
   }
 
   /**
-   * Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside
-   * it. A search rather than a walk: it ends at the first entry that is meant, and what it enters
-   * hangs on what it looks for.
+   * Also true for an unreadable directory: the restore then reports it, and continues with others.
+   * A search, not a walk: it ends at the first selected entry, and enters only directories that a
+   * pattern may match.
    */
   async #hasMeant(
     context: SelectionContext,
@@ -109,7 +108,7 @@ export class Selection {
   }
 }
 
-/** The last one that applies decides, as in a .gitignore. */
+/** The last matching pattern decides, as in a .gitignore. */
 function matches(patterns: readonly PathPattern[], path: string, isDirectory: boolean): boolean {
   const last = patterns.findLast((pattern) => pattern.applies(path, isDirectory));
   return last !== undefined && !last.negated;

@@ -1,13 +1,13 @@
 import { BufferPool, type Span } from '../codec/index.ts';
 import { type DataPath, SLAB_BYTES } from '../repository/index.ts';
 
-/** The slabs that volume bytes are read into; a fixed number, shared by all files. */
+/** Slabs for volume bytes: a fixed number, shared by all files. */
 export class Slabs {
   readonly #pool: BufferPool;
   readonly bytes: Uint8Array;
   readonly zerosAddress: number;
   readonly count: number;
-  /** Called when somebody has to wait for a slab: whoever sits on some should let go. */
+  /** Called when a caller has to wait for a slab. Holders should release slabs. */
   onShortage: () => void = () => undefined;
 
   constructor({ arena, slabAddresses, zerosAddress }: DataPath) {
@@ -33,7 +33,7 @@ export class Slabs {
     this.#pool.release(address);
   }
 
-  /** Whether bytes in a slab are all zero: one memcmp, which ends at the first difference. */
+  /** Whether bytes in a slab are all zero: a memcmp, which ends at the first difference. */
   isZero({ address, length }: Span): boolean {
     const zeros = this.bytes.subarray(this.zerosAddress, this.zerosAddress + length);
     return Buffer.compare(this.bytes.subarray(address, address + length), zeros) === 0;

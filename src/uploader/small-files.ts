@@ -5,8 +5,8 @@ import type { Chunk, DataWriter } from './data-writer.ts';
 import type { Slabs } from './slabs.ts';
 
 /**
- * Files of one request to a thread. Our choice: enough to be worth the trip, few enough to share
- * the work.
+ * Files in one task of a thread. Our choice: enough to be worth a message, few enough to share the
+ * work.
  */
 const FILES_MAX = 128;
 const BATCH_BYTES_MAX = SLAB_BYTES / 2;
@@ -19,7 +19,7 @@ export interface SmallFile {
 
 export type SmallFileResult =
   | { readonly kind: 'stored'; readonly id: ObjectId; readonly length: number }
-  /** Upload it as a stream: it has more bytes than the listing said, or somebody has to give back a lease on it first. */
+  /** Upload it as a stream: it has grown, or its lease must be given back first. */
   | { readonly kind: 'stream' }
   | { readonly kind: 'failed'; readonly code: string; readonly message: string };
 
@@ -34,7 +34,7 @@ interface Waiting {
   readonly events: SmallFileEvents;
 }
 
-/** Reads, hashes and stores files that are one chunk each, many to a slab. */
+/** Reads, hashes and stores files of one chunk each, many in a slab. */
 export class SmallFiles {
   readonly #pool: ThreadPool;
   readonly #slabs: Slabs;
@@ -48,9 +48,11 @@ export class SmallFiles {
     this.#writer = writer;
   }
 
-  /** One event follows when the file is stored; call `flush` when no more will come for a while. */
+  /**
+   * Calls an event when the file is stored. Call `flush` if no more files will come for a while.
+   */
   add(file: SmallFile, events: SmallFileEvents): void {
-    // One byte of room beyond each file shows that it grew.
+    // An extra byte of room for each file shows that it grew.
     const room = file.sizeBytes + 1;
     if (this.#batchBytes + room > BATCH_BYTES_MAX) this.flush();
     this.#batch.push({ file, events });

@@ -7,19 +7,16 @@ import { IgnoreRules } from './ignore-rules.ts';
 import { entryAt, type SourceEntry, storedName } from './listing.ts';
 import { relativePath, type Visit } from './visit.ts';
 
-/** Names read at a time of one directory. */
+/** Names read at a time from one directory. */
 const DIRENTS = 256;
 /**
- * Names of directories that wait for their turn, some 100 bytes each; further ones are entered
- * while their parent is open.
+ * Waiting names of directories, some 100 bytes each. Further directories are entered while their
+ * parent is open.
  */
 const WAITING_MAX = 20_000;
-/**
- * Directories that are open at once. Descriptors are shared with the upload, which must not run out
- * of them.
- */
+/** Directories that are open at once. The upload needs descriptors too. */
 const OPEN_MAX = 16;
-/** Entries between two looks at the clock. */
+/** Entries between two checks of the clock. */
 const LOOK_EVERY = 64;
 
 export interface SourceCount {
@@ -27,10 +24,7 @@ export interface SourceCount {
   bytes: number;
 }
 
-/**
- * Policies as plain values: of the root, and those defined for directories below it by their
- * relative path.
- */
+/** Policies as plain values: for the root, and for directories below, by relative path. */
 export interface CountPolicies {
   readonly root: Pick<Policy, 'files'>;
   readonly below: ReadonlyMap<string, Pick<Policy, 'files' | 'noParent'>>;
@@ -38,17 +32,19 @@ export interface CountPolicies {
 
 export interface CountOptions {
   readonly policies: CountPolicies;
-  /** Called every {@link LOOK_EVERY} entries with what was counted so far. False ends the count. */
+  /**
+   * Called every {@link LOOK_EVERY} entries with the counts so far. Return false to end the count.
+   */
   readonly onCount: (count: Readonly<SourceCount>, entries: number) => boolean;
-  /** Names of directories that wait at once; tests lower it. */
+  /** Waiting names of directories; tests lower it. */
   readonly waitingMax?: number;
 }
 
 /**
- * Counts the files that an upload of this path would store, and their bytes, by the same rules. It
- * lists one directory after the other, in bounded memory. Resolves with undefined where it was
- * ended, and throws what the system says of the root. What cannot be read below counts as nothing:
- * the upload tells of it.
+ * Counts the files and bytes that an upload of this path would store, by the same rules. Lists one
+ * directory after the other, in bounded memory. Resolves with undefined if the count was ended.
+ * Throws system errors of the root. Unreadable entries below count as nothing, because the upload
+ * reports them.
  */
 export async function countSource(
   path: string,
@@ -73,7 +69,7 @@ export async function countSource(
 
 interface Place {
   readonly visit: Visit;
-  /** As the policies above have it. */
+  /** From the policies above. */
   readonly ignoreCacheDirs: boolean;
 }
 
@@ -92,7 +88,7 @@ class SourceCounter {
     this.#waitingMax = options.waitingMax ?? WAITING_MAX;
   }
 
-  /** False when the count was ended. */
+  /** Returns false if the count was ended. */
   async enter(place: Place): Promise<boolean> {
     const inside = await this.#insideOf(place);
     if (!inside) return true;
@@ -116,7 +112,7 @@ class SourceCounter {
         }
       }
     } catch {
-      // It went away or cannot be read to its end.
+      // The directory was removed, or is unreadable.
     } finally {
       directory.closeSync();
       this.#open--;
@@ -132,7 +128,7 @@ class SourceCounter {
     return this.#options.onCount(this.count, this.#entries);
   }
 
-  /** What holds inside a directory; undefined where nothing of it is stored. */
+  /** The place inside a directory; undefined if none of its entries are stored. */
   async #insideOf({ visit, ignoreCacheDirs }: Place): Promise<Place | undefined> {
     const { root, below } = this.#options.policies;
     const definedAt = (path: string): Policy | undefined =>
@@ -156,12 +152,12 @@ class SourceCounter {
       });
       return { visit: { ...visit, rules }, ignoreCacheDirs: ignores };
     } catch {
-      // Nor is it stored where its rules cannot be read.
+      // The upload does not store a directory with unreadable rules either.
       return undefined;
     }
   }
 
-  /** Counts a file. True for a directory that is to be entered. */
+  /** Counts a file. Returns true for a directory to enter. */
   #look({ visit: { path, relative, rules, attributes } }: Place, name: ListedName): boolean {
     if (name.kind === 'other') return false;
     let { kind } = name;
@@ -209,7 +205,7 @@ function lookAt(path: RawName, name: RawName): SourceEntry | undefined {
   }
 }
 
-/** Of each file: no more than is needed. */
+/** A fast status: called for each file. */
 function sizeOf(
   path: RawName,
   name: RawName,
@@ -229,7 +225,7 @@ function sizeOf(
 
 interface ListedName {
   readonly raw: RawName;
-  /** Some file systems do not tell it with the name. */
+  /** Some file systems list names without types. */
   readonly kind: 'f' | 'd' | 'other' | 'unknown';
 }
 

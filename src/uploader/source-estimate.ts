@@ -8,18 +8,18 @@ const ENTRY = new URL(
   import.meta.url,
 );
 /**
- * With fewer, all of them are for the upload: a thread takes 4, and its directories up to 16. Our
- * choice.
+ * With fewer descriptors, the upload needs them all: a thread takes 4, and its directories up to
+ * 16. Our choice.
  */
 const DESCRIPTORS_MIN = 512;
-/** It holds names of directories that wait, and no more. */
+/** The heap holds only names of waiting directories. */
 const HEAP_MIB = 48;
 const YOUNG_HEAP_MIB = 4;
 
 /**
- * Counts what an upload will store, ahead of it, in a thread of low priority that is not of the
- * pool: a slow directory keeps nobody else waiting. It gives up where the storage is slow, and
- * without a thread or descriptors for it. It never throws.
+ * Counts files and bytes ahead of an upload, in a separate thread of low priority. So a slow
+ * directory delays nothing else. Gives up if the storage is slow, or without descriptors or a
+ * thread. Never throws.
  */
 export class SourceEstimate {
   #report: EstimateReport = { files: 0, bytes: 0, state: 'counting' };
@@ -56,7 +56,7 @@ export class SourceEstimate {
     });
   }
 
-  /** What was counted so far; all of it once the state is `whole`. */
+  /** The counts so far; final if the state is `whole`. */
   get report(): EstimateReport {
     return this.#report;
   }
@@ -65,11 +65,11 @@ export class SourceEstimate {
     this.#report = { ...this.#report, state: 'given-up' };
   }
 
-  /** Ends the thread. May be called at any time, and again. */
+  /** Ends the thread. May be called at any time, and repeatedly. */
   stop(): void {
     if (this.#report.state === 'counting') this.#giveUp();
-    // One that the kernel does not let go keeps the process until its end is forced, as those of
-    // the pool do.
+    // Like a pool's thread, a thread that is blocked in the kernel keeps the process alive until it
+    // is forced to end.
     this.#worker?.ref();
     void this.#worker?.terminate();
   }

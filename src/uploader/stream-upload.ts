@@ -27,13 +27,13 @@ export interface StreamUploadParts {
   readonly hasher: HashBatcher;
 }
 
-/** Bytes of a slab that several chunks may use; the slab goes back when the last is stored. */
+/** Bytes of a slab that several chunks use. The slab is released when the last chunk is stored. */
 interface SharedStretch {
   users: number;
   readonly release: () => void;
 }
 
-/** As {@link IndirectEntry}, with an id once it is stored. */
+/** Like {@link IndirectEntry}, with an id once it is stored. */
 interface OpenEntry {
   readonly start: number;
   readonly length: number;
@@ -49,22 +49,19 @@ interface OpenSpan {
 const isStored = (entry: OpenEntry): entry is OpenEntry & IndirectEntry => entry.id !== undefined;
 
 /**
- * Turns one stream into chunks, and these into entries of an object. Cuts are found in order, as
- * each depends on the one before; hashing, sealing and reading go on beside it, bounded by the
- * slabs.
+ * Cuts one stream into chunks, and makes entries of an object from them. Each cut depends on the
+ * cut before. Hashing, sealing and reading run in parallel, bounded by the slabs.
  */
 export class StreamUpload {
   readonly #parts: StreamUploadParts;
   readonly #options: StreamUploadOptions;
-  /** For splitters that have no kernel. */
+  /** For splitters without a kernel. */
   readonly #splitter: Splitter | undefined;
   readonly #entries: OpenEntry[] = [];
   readonly #stores = new Set<Promise<void>>();
   readonly #tail = new Uint8Array(LOOK_BACK_BYTES);
   #open: OpenSpan[] = [];
-  /**
-   * Bytes of the chunk that has no end yet; where it starts in the stream; how far the stream got.
-   */
+  /** Length and start of the open chunk, and the current position in the stream. */
   #openBytes = 0;
   #chunkStart = 0;
   #position = 0;
@@ -78,7 +75,7 @@ export class StreamUpload {
   }
 
   /**
-   * Takes the whole stream; resolves with its pieces in order. An empty stream is one empty
+   * Reads the whole stream, and resolves with its pieces in order. An empty stream has one empty
    * content.
    */
   async run(stretches: AsyncIterable<Stretch>): Promise<IndirectEntry[]> {
@@ -108,10 +105,7 @@ export class StreamUpload {
     return this.#options.signal?.aborted === true || this.#failure !== undefined;
   }
 
-  /**
-   * The pieces that are stored so far, which need not follow one another; more may come while this
-   * is iterated.
-   */
+  /** The stored pieces so far, possibly with gaps. More may come during the iteration. */
   *stored(): Generator<IndirectEntry> {
     for (const entry of this.#entries) if (isStored(entry)) yield entry;
   }
@@ -126,9 +120,7 @@ export class StreamUpload {
     }
   }
 
-  /**
-   * Zeros are spans of one slab of zeros; whole chunks of them are stored once and then only named.
-   */
+  /** Zeros are spans of one slab of zeros. A whole chunk of zeros is stored once. */
   async #addZeros(length: number): Promise<void> {
     const { slabs } = this.#parts;
     let left = length;
@@ -136,7 +128,7 @@ export class StreamUpload {
     const { minBytes, kind } = this.#options.splitter;
     while (left > 0) {
       this.#options.signal?.throwIfAborted();
-      // Every hash but FastCDC's is zero over zeros, which ends a chunk at its minimum.
+      // Over zeros, all hashes except FastCDC's are zero, which ends a chunk at its minimum.
       if (kind !== 'fastcdc' && this.#openBytes === 0 && left >= minBytes) {
         left -= await this.#addZeroChunks(Math.floor(left / minBytes));
         continue;
@@ -160,7 +152,7 @@ export class StreamUpload {
     return bytes;
   }
 
-  /** A splitter without kernel keeps its own position: show it the zeros, stretch by stretch. */
+  /** A splitter without a kernel tracks its own position, so it must process the zeros. */
   #skipSplitter(bytes: number): void {
     if (!this.#splitter) return;
     const { slabs } = this.#parts;
@@ -176,7 +168,7 @@ export class StreamUpload {
     for (let left = length; left > 0; left -= SLAB_BYTES) {
       spans.push({ address: slabs.zerosAddress, length: Math.min(left, SLAB_BYTES) });
     }
-    // Not in company: this stream brings no other chunk before it is done.
+    // Hashed alone, because this stream brings no other chunk meanwhile.
     const [hash = new Uint8Array(0)] = await pool.hash([spans]);
     const chunk = { spans, length, hash, compressor: this.#options.compressor };
     return (await writer.store([chunk]))[0] as ObjectId;
@@ -196,7 +188,7 @@ export class StreamUpload {
     assert(this.#position === start + span.length, 'the stream moved while it was being cut');
   }
 
-  /** As offsets in the stream. */
+  /** Offsets in the stream. */
   async #findCuts(span: Span): Promise<number[]> {
     const { pool, slabs } = this.#parts;
     if (this.#splitter) {
@@ -204,13 +196,13 @@ export class StreamUpload {
       return this.#splitter.push(slabs.bytes.subarray(span.address, end));
     }
     const { splitter } = this.#options;
-    // A chunk that stays below the minimum has no cut, and the thread need not be asked.
+    // A chunk below the minimum has no cut, so no thread is needed.
     if (this.#openBytes + span.length < splitter.minBytes) return [];
     const cuts = await pool.cut(splitter, span, this.#openBytes);
     return cuts.map((cut) => this.#position + cut);
   }
 
-  /** Ends the open chunk at an offset of the stream; what lies behind it stays open. */
+  /** Ends the open chunk at an offset of the stream. Later bytes stay open. */
   #cutAt(position: number): void {
     const length = position - this.#chunkStart;
     const spans: OpenSpan[] = [];

@@ -5,16 +5,16 @@ import { SLAB_BYTES } from '../repository/index.ts';
 import type { Slabs } from './slabs.ts';
 
 /**
- * A stretch of a stream: bytes in a slab that goes back when released, or zeros that nobody reads.
- * The {@link LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream, so that
- * whoever looks for cuts needs no more slabs than the stream has.
+ * A stretch of a stream: bytes in a slab that must be released, or unread zeros. The {@link
+ * LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream. So finding cuts needs no
+ * further slabs.
  */
 export type Stretch =
   | { readonly kind: 'data'; readonly span: Span; readonly release: () => void }
   | { readonly kind: 'zeros'; readonly length: number };
 
 /**
- * Reads under way for one file. Our choice: more only holds memory, the disk is busy with these.
+ * Parallel reads of one file. Our choice: more would only take memory, because the disk is busy.
  */
 const READ_AHEAD = 3;
 
@@ -22,15 +22,15 @@ interface Extent {
   readonly kind: 'data' | 'hole';
   readonly start: number;
   readonly end: number;
-  /** Bytes at the end of the data that lie in a hole and need no reading. */
+  /** Bytes at the end of the data that lie in a hole and are not read. */
   readonly zeroBytes?: number;
 }
 
 /**
- * Holes, and reads of at most one slab each, in order, as far as the file system tells. Holes
- * within the length of a slab are read along: reads begin at least a slab apart, so a chunk of a
- * file with many short extents sits on no more slabs than any other. A read that ends before a hole
- * takes its first bytes along, as {@link Stretch} promises.
+ * Holes, and reads of at most one slab, in order, from the file system's map. Holes within the
+ * length of a slab are read as data. So reads start at least a slab apart, and a chunk with many
+ * short extents needs no more slabs. A read before a hole includes its first bytes, as {@link
+ * Stretch} promises.
  */
 function* extentsOf(descriptor: number, start: number, end: number): Generator<Extent> {
   const dataFrom = (at: number): number => Math.min(posix().seekData(descriptor, at) ?? end, end);
@@ -50,7 +50,7 @@ function* extentsOf(descriptor: number, start: number, end: number): Generator<E
         at = hole + zeroBytes;
         break;
       }
-      // In steps, also when a file system calls the same place data and hole.
+      // Advance in any case: a file system may report the same place as data and hole.
       at = Math.max(next, at + 512);
     }
     yield { kind: 'data', start: first, end: at, zeroBytes };
@@ -60,20 +60,20 @@ function* extentsOf(descriptor: number, start: number, end: number): Generator<E
 
 export interface ReadRangeOptions {
   readonly start: number;
-  /** Where the data is expected to end; reading stops there, or goes on to the real end. */
+  /** Expected end of the data. Reading stops there, or continues to the real end. */
   readonly end: number;
   readonly toEndOfFile: boolean;
-  /** Ask the file system for holes. */
+  /** Whether to ask the file system for holes. */
   readonly sparse: boolean;
   readonly signal?: AbortSignal | undefined;
   readonly onRead: (bytes: number) => void;
-  /** Called for bytes that need no reading. */
+  /** Called for bytes that are not read. */
   readonly onHole?: (bytes: number) => void;
 }
 
 /**
- * The bytes of a file in order, with reads ahead in slabs. A file that ends early ends the stream.
- * Leaving the loop releases what was read ahead.
+ * The bytes of a file in order, read ahead in slabs. A file that ends early ends the stream.
+ * Leaving the loop releases all slabs.
  */
 export async function* readStretches(
   file: FileHandle,
@@ -112,7 +112,7 @@ export async function* readStretches(
         step.value.kind === 'hole'
           ? Promise.resolve(step.value.end - step.value.start)
           : read(step.value);
-      // A failure is met where it is awaited; until then it must not count as unhandled.
+      // The failure is thrown later, when it is awaited. Until then it must not count as unhandled.
       next.catch(() => undefined);
       ahead.push(next);
     }
@@ -162,7 +162,7 @@ export async function* readStretches(
   }
 }
 
-/** The bytes of a pipe in slabs that are full, but for the last one. */
+/** The bytes of a pipe, in full slabs except for the last. */
 export async function* inputStretches(
   input: AsyncIterable<Uint8Array>,
   slabs: Slabs,
@@ -199,7 +199,7 @@ export async function* inputStretches(
 }
 
 /**
- * Reads of at most one slab each; past the expected end, one after the other until nothing comes.
+ * Reads of at most one slab. Past the expected end, reads follow one another until a read is empty.
  */
 function* planReads(descriptor: number, options: ReadRangeOptions): Generator<Extent> {
   const { start, end, sparse, toEndOfFile } = options;

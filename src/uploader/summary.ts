@@ -2,11 +2,11 @@ import { compareUtf8, type Nanoseconds } from '../base/index.ts';
 import type { DirectoryEntry, DirectorySummary, EntryError } from '../snapshot/index.ts';
 
 /**
- * Failures that a summary names, the first by path (Kopia: fs/entry.go,
+ * Failures in a summary, the first by path (Kopia: fs/entry.go,
  * MaxFailedEntriesPerDirectorySummary).
  */
 const ERRORS_MAX = 10;
-/** Failures that are held before all but the first are dropped. */
+/** Failures in memory, before all but the first are dropped. */
 const ERRORS_HELD_MAX = 1000;
 
 /** An entry that could not be stored; `ignored` by policy. An empty error is not reported. */
@@ -15,7 +15,7 @@ export interface EntryFailure {
   readonly ignored: boolean;
 }
 
-/** Adds up the summary of a directory: its entries, what is below them, and what failed. */
+/** Adds up the summary of a directory: its entries, those below, and failures. */
 export class Summarizer {
   #size = 0;
   #files = 0;
@@ -62,7 +62,7 @@ export class Summarizer {
     if (this.#errors.length > ERRORS_HELD_MAX) this.#errors = firstByPath(this.#errors);
   }
 
-  /** The same sums, to which other entries can be added. */
+  /** A copy that accepts further entries. */
   copy(): Summarizer {
     const copy = new Summarizer();
     copy.#size = this.#size;
@@ -78,7 +78,7 @@ export class Summarizer {
     return copy;
   }
 
-  /** `ownMtimeNs` counts when the directory is empty. */
+  /** `ownMtimeNs` counts if the directory is empty. */
   finish(ownMtimeNs: Nanoseconds, isIncomplete: boolean): DirectorySummary {
     return {
       size: this.#size,

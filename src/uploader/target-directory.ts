@@ -31,8 +31,7 @@ const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, O_NONBLOCK
 const DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
 /**
- * Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read
- * is needed.
+ * Pins an entry without opening it. No device or pipe wakes up, and no read permission is needed.
  */
 const O_PATH = 0o10000000;
 
@@ -41,13 +40,15 @@ const closeDescriptor = promisify(close);
 const makeDirectory = promisify(mkdir);
 const statDescriptor = promisify(fstat);
 
-/** Names of hard-linked files in the directory of a restore, and how many are removed at once. */
+/**
+ * Names of hard-linked files in the temporary directory of a restore, and how many are removed at
+ * once.
+ */
 const LINK_GROUP = /^[0-9a-f]{32}$/;
 const REMOVALS = 64;
-/** Names that are read at once. */
 const DIRENTS = 1024;
 
-/** A name in a directory; what it is of, where the file system tells with the name. */
+/** A name in a directory, with its type if the file system lists it. */
 export interface Named {
   readonly name: Buffer;
   isDirectory(): boolean;
@@ -55,25 +56,22 @@ export interface Named {
   isSymbolicLink(): boolean;
 }
 
-/**
- * What is at a name right now, held by a descriptor: whatever the name leads to later, it stays
- * this.
- */
+/** An entry that a descriptor holds. The entry stays the same, even if the name changes. */
 export interface Pinned {
   readonly descriptor: number;
   readonly type: 'f' | 's' | 'other';
-  /** It has this one name only: a change of it reaches nothing elsewhere. */
+  /** The file has only this name, so a change affects no other path. */
   readonly isSingle: boolean;
   readonly size: number;
-  /** The FIFO or device node that it is. */
+  /** Set for a FIFO or device node. */
   readonly node: SpecialNode | undefined;
   readonly attributes: FileAttributes;
 }
 
 /**
- * An open directory of the target. Its entries are reached through its descriptor and never by
- * following a link, so that no link can lead a restore astray, not even one that appears meanwhile.
- * One instance has one owner, who closes it.
+ * An open directory of the target. Entries are reached through its descriptor, and no link is
+ * followed. So links cannot lead a restore out of the target, not even links that appear meanwhile.
+ * Each instance has an owner, who closes it.
  */
 export class TargetDirectory {
   #descriptor: number | undefined;
@@ -81,15 +79,15 @@ export class TargetDirectory {
   readonly #count: OpenCount;
   /** For messages. */
   readonly shown: string;
-  /** Made by this restore, or found empty: nothing can be in the way. */
+  /** Made by this restore, or empty: no entry can be in the way. */
   readonly isNew: boolean;
-  /** Made by this restore, so its attributes come from the directory above. */
+  /** Made by this restore, so it inherits attributes from its parent. */
   readonly isMade: boolean;
-  /** Set if the directory has a default access list. New entries inherit the list. */
+  /** Whether new entries inherit an access list, because the directory has a default list. */
   givesLists = false;
   /** The error of a directory that is known to be read-only. */
   #refusal: Error | undefined;
-  /** The mode before {@link allowChanges} added the rights of the owner. */
+  /** The mode before {@link allowChanges} added the owner's permissions. */
   #modeBefore: number | undefined;
 
   private constructor(
@@ -108,7 +106,7 @@ export class TargetDirectory {
   }
 
   /**
-   * The target itself: whoever names it may name a link. Made when it is missing. Throws
+   * Opens the target itself, which may be a link. Creates it if it is missing. Throws
    * `TARGET_UNUSABLE`.
    */
   static async openRoot(target: string): Promise<TargetDirectory> {
@@ -124,19 +122,19 @@ export class TargetDirectory {
     }
   }
 
-  /** Where an entry is, for calls that do not follow a link at the end of a path. */
+  /** Path of an entry, for calls that do not follow a link at its end. */
   pathOf(name: DiskName): DiskName {
     const path = `${pinnedPath(this.descriptor)}/`;
     return typeof name === 'string' ? path + name : Buffer.concat([Buffer.from(path), name]);
   }
 
-  /** Opens an existing directory below, to read it. Throws like `fs`: `ENOTDIR` for a file. */
+  /** Opens an existing subdirectory for reading. Throws like `fs`: `ENOTDIR` for a file. */
   async open(name: DiskName): Promise<TargetDirectory> {
     const descriptor = await openPath(this.pathOf(name), DIRECTORY);
     return new TargetDirectory(descriptor, this.#count, join(this.shown, String(name)), false);
   }
 
-  /** Opens an existing directory below, to change its entries; see {@link allowChanges}. */
+  /** Opens an existing subdirectory, to change its entries; see {@link allowChanges}. */
   async openToChange(name: DiskName, shown = String(name)): Promise<TargetDirectory> {
     const { descriptor, modeBefore } = await openOwn(this.pathOf(name));
     const shownPath = join(this.shown, shown);
@@ -146,7 +144,7 @@ export class TargetDirectory {
     return directory;
   }
 
-  /** Its names as they are on disk. What is removed meanwhile may come or not. */
+  /** Its names as they are on disk. Names that are removed meanwhile may be missing. */
   async *names(): AsyncGenerator<Named> {
     const directory = (await fs.opendir(`${pinnedPath(this.descriptor)}/.`, {
       encoding: 'buffer' as BufferEncoding,
@@ -155,7 +153,7 @@ export class TargetDirectory {
     yield* directory;
   }
 
-  /** The start of a regular file, never through a link; undefined for anything else. */
+  /** The start of a regular file; undefined for any other entry. Follows no link. */
   async startOf(name: DiskName, bytesMax: number): Promise<Buffer | undefined> {
     const flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
     const file = await fs.open(this.pathOf(name), flags).catch(() => undefined);
@@ -168,9 +166,7 @@ export class TargetDirectory {
     }
   }
 
-  /**
-   * Type of what is at a name; undefined when nothing is. Throws what the system says otherwise.
-   */
+  /** Type of the entry at a name; undefined if there is none. Throws other system errors. */
   async typeOf(name: DiskName): Promise<'f' | 'd' | 's' | 'special' | undefined> {
     try {
       const stat = await fs.lstat(this.pathOf(name));
@@ -182,10 +178,7 @@ export class TargetDirectory {
     }
   }
 
-  /**
-   * Length of the file at a name; 0 when anything else is there, or nothing. Throws what the system
-   * says otherwise.
-   */
+  /** Length of the file at a name; 0 for other entries, or none. Throws other system errors. */
   async fileBytesOf(name: DiskName): Promise<number> {
     try {
       const stat = await fs.lstat(this.pathOf(name));
@@ -196,14 +189,14 @@ export class TargetDirectory {
     }
   }
 
-  /** Removes a file, a link, or a directory that is empty. */
+  /** Removes a file, a link, or an empty directory. */
   removeNamed(name: DiskName, isDirectory: boolean): Promise<void> {
     const path = this.pathOf(name);
     return isDirectory ? fs.rmdir(path) : fs.unlink(path);
   }
 
   /**
-   * Puts what has one name in the place of what has the other, at once. Throws `EISDIR` where that
+   * Renames an entry, and atomically replaces an entry with the new name. Throws `EISDIR` if that
    * is a directory.
    */
   rename(from: string, to: DiskName): Promise<void> {
@@ -211,14 +204,14 @@ export class TargetDirectory {
   }
 
   /**
-   * Gives a file a second name, elsewhere in the target. Follows no symbolic link. Throws like
-   * `fs`.
+   * Gives a file a second name in another directory of the target. Follows no symbolic link. Throws
+   * like `fs`.
    */
   linkTo(name: DiskName, directory: TargetDirectory, newName: DiskName): Promise<void> {
     return fs.link(this.pathOf(name), directory.pathOf(newName));
   }
 
-  /** Which file a name is of; undefined when nothing has the name. Throws like `fs`. */
+  /** Identity of the file at a name; undefined if there is none. Throws like `fs`. */
   async identityAt(name: DiskName): Promise<{ device: bigint; inode: bigint } | undefined> {
     try {
       const { dev, ino } = await fs.lstat(this.pathOf(name), { bigint: true });
@@ -229,12 +222,12 @@ export class TargetDirectory {
     }
   }
 
-  /** Gives a file a name that nothing has: `EEXIST` otherwise. */
+  /** Renames a file to a free name; otherwise throws `EEXIST`. */
   async renameNew(from: string, to: DiskName): Promise<void> {
     try {
       await fs.link(this.pathOf(from), this.pathOf(to));
     } catch (error) {
-      // File systems without second names say anything.
+      // File systems without hard links return various errors.
       if (systemCode(error) === 'EEXIST' || (await this.look(to))) throw error;
       await this.rename(from, to);
       return;
@@ -243,8 +236,8 @@ export class TargetDirectory {
   }
 
   /**
-   * Adds the rights of the owner to an existing directory, if this process is the owner and lacks
-   * them. `close` gives the old mode back, unless {@link hasNewAttributes} was called.
+   * Adds the owner's permissions to an existing directory, if this process is the owner and lacks
+   * them. `close` restores the old mode, unless {@link hasNewAttributes} was called.
    */
   async allowChanges(): Promise<void> {
     const path = pinnedPath(this.descriptor);
@@ -261,17 +254,17 @@ export class TargetDirectory {
     }
   }
 
-  /** Its attributes were set: they stay when it is closed. */
+  /** Call it after setting attributes, so that `close` keeps them. */
   hasNewAttributes(): void {
     this.#modeBefore = undefined;
   }
 
-  /** Throws `EROFS` if the directory is known to be read-only, before contents are read for it. */
+  /** Throws `EROFS` if the directory is known to be read-only. Call it before reading contents. */
   assertWritable(): void {
     if (this.#refusal) throw this.#refusal;
   }
 
-  /** Whether the system says now that all of it is read-only. */
+  /** Whether the whole directory is now read-only. */
   isReadOnly(): boolean {
     try {
       accessSync(pinnedPath(this.descriptor), W_OK);
@@ -282,8 +275,8 @@ export class TargetDirectory {
   }
 
   /**
-   * Takes a lock that restores share, until `close`. Returns whether no other process has a lock.
-   * Returns true on a file system without locks.
+   * Takes a shared lock until `close`. Returns whether no other process has a lock. Returns true on
+   * a file system without locks.
    */
   lock(): boolean {
     const isAlone = posix().tryLock(this.descriptor) !== false;
@@ -295,15 +288,12 @@ export class TargetDirectory {
   async removeUnfinished(): Promise<void> {
     for await (const { name } of this.names()) {
       if (!isUnfinished(String(name))) continue;
-      // Another process may have removed the file. A directory may hold names of hard-linked files.
+      // The file may be removed already. Or it is a directory with names of hard-linked files.
       await this.remove(String(name)).catch(() => this.removeLinks(String(name)));
     }
   }
 
-  /**
-   * Removes a directory in which a restore keeps names of hard-linked files. Other files in it
-   * stay.
-   */
+  /** Removes a restore's directory with names of hard-linked files. Other files in it stay. */
   async removeLinks(name: string): Promise<void> {
     const directory = await this.open(name).catch(() => undefined);
     if (!directory) return;
@@ -324,7 +314,9 @@ export class TargetDirectory {
     await this.removeNamed(name, true).catch(() => undefined);
   }
 
-  /** A directory below, made unless it is there. Throws when something else has that name. */
+  /**
+   * Opens a subdirectory, and creates it if it is missing. Throws if another entry has the name.
+   */
   async enter(name: DiskName, shown = String(name)): Promise<TargetDirectory> {
     const path = this.pathOf(name);
     try {
@@ -337,7 +329,7 @@ export class TargetDirectory {
     return new TargetDirectory(descriptor, this.#count, join(this.shown, shown), true);
   }
 
-  /** Puts a new directory in the place of a file or link. An error leaves the file. */
+  /** Replaces a file or link by a new directory. An error leaves the file. */
   async replaceByDirectory(name: DiskName, shown: string): Promise<TargetDirectory> {
     const unfinished = unfinishedName();
     const directory = await this.enter(unfinished, shown);
@@ -352,20 +344,20 @@ export class TargetDirectory {
     }
   }
 
-  /** Throws `TARGET_CHANGED` when it could not be opened again. */
+  /** Throws `TARGET_CHANGED` if the directory could not be opened again. */
   get descriptor(): number {
     if (this.#descriptor === undefined) throw wasMoved();
     return this.#descriptor;
   }
 
-  /** Directories of this target that are open now. */
+  /** Open directories of this target. */
   get openCount(): number {
     return this.#count.open;
   }
 
   /**
-   * Gives its descriptor back while only a directory below is worked on: trees are deeper than a
-   * process may have files open.
+   * Closes the descriptor while only a subdirectory is in use. Trees may be deeper than the limit
+   * of open files.
    */
   async park(): Promise<void> {
     this.#identity = await identityOf(this.descriptor);
@@ -373,8 +365,8 @@ export class TargetDirectory {
   }
 
   /**
-   * Opens it again, as what is above a directory that was entered from here. Whoever moved that one
-   * meanwhile leads nowhere: it is this very directory or none. Throws `TARGET_CHANGED`.
+   * Opens the directory again, as the parent of `below`. If `below` was moved meanwhile, the
+   * identity differs, and it throws `TARGET_CHANGED`.
    */
   async unpark(below: TargetDirectory): Promise<void> {
     const descriptor = await openPath(below.pathOf('..'), DIRECTORY);
@@ -388,7 +380,7 @@ export class TargetDirectory {
     this.#count.open++;
   }
 
-  /** An empty file that was not there before. */
+  /** Creates a new empty file. */
   create(name: DiskName): Promise<fs.FileHandle> {
     return fs.open(this.pathOf(name), CREATE, 0o600);
   }
@@ -401,23 +393,22 @@ export class TargetDirectory {
     return fs.readlink(this.pathOf(name), { encoding: 'buffer' }).catch(() => undefined);
   }
 
-  /** What is at a name, without following it; undefined when nothing is. */
+  /** The entry at a name, without following a link; undefined if there is none. */
   async look(name: DiskName): Promise<{ isDirectory: boolean } | undefined> {
     const stat = await fs.lstat(this.pathOf(name)).catch(() => undefined);
     return stat && { isDirectory: stat.isDirectory() };
   }
 
   /**
-   * Removes a file or a link. Not `rm`: that one empties a directory that takes the file's place
-   * just then.
+   * Removes a file or a link. Not `rm`: it would empty a directory that replaces the file
+   * meanwhile.
    */
   remove(name: DiskName): Promise<void> {
     return fs.unlink(this.pathOf(name));
   }
 
   /**
-   * Holds on to what is at a name, links themselves too, while the task runs; undefined when
-   * nothing is there.
+   * Pins the entry at a name while the task runs, also a link itself; undefined if there is none.
    */
   async pin<T>(name: DiskName, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
     let descriptor: number;
@@ -434,7 +425,7 @@ export class TargetDirectory {
     }
   }
 
-  /** Closing a directory never waits for a disk. */
+  /** Synchronous: closing a directory never waits for a disk. */
   close(): void {
     if (this.#descriptor === undefined) return;
     const mode = this.#modeBefore;
@@ -442,7 +433,7 @@ export class TargetDirectory {
     try {
       if (mode !== undefined) fchmodSync(this.#descriptor, mode);
     } catch {
-      // The owner may have changed; nothing depends on it.
+      // The owner may have changed. The old mode is not essential.
     }
     this.#release();
   }
@@ -458,11 +449,11 @@ export class TargetDirectory {
 /** Start of a temporary name. Sixteen hexadecimal digits follow. */
 const UNFINISHED = '.longshore-restore-';
 
-/** Tells temporary names from all others. */
+/** Whether a name is temporary. */
 export const isUnfinished = (name: string): boolean =>
   /^[0-9a-f]{16}$/.test(name.startsWith(UNFINISHED) ? name.slice(UNFINISHED.length) : '');
 
-/** Two restores at once must not meet: each process begins somewhere else. */
+/** Parallel restores must not collide, so each process starts at a random number. */
 let nextUnfinished: bigint | undefined;
 
 export function unfinishedName(): string {
@@ -478,8 +469,8 @@ interface OpenCount {
 }
 
 /**
- * An inode's number is given to the next file once it is free; its birth tells them apart where the
- * file system knows it.
+ * The number of a free inode goes to the next file. The birth time tells them apart, if the file
+ * system has it.
  */
 interface Identity {
   readonly device: bigint;
@@ -496,7 +487,7 @@ const wasMoved = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process moved a directory while it was restored');
 
 /**
- * Opens a directory; adds the rights of its owner if this process is the owner and may not open it.
+ * Opens a directory. Adds the owner's permissions if this process is the owner and may not open it.
  */
 async function openOwn(
   path: string | Buffer,
@@ -518,7 +509,7 @@ async function openOwn(
   }
 }
 
-/** One entry tells enough: a directory may have millions. */
+/** Reads only one entry, because a directory may have millions. */
 async function isEmpty(descriptor: number): Promise<boolean> {
   const entries = await fs.opendir(`${pinnedPath(descriptor)}/.`);
   try {
@@ -534,7 +525,7 @@ function nodeOf(stat: BigIntStats): SpecialNode | undefined {
   return stat.isBlockDevice() ? { kind: 'block', device: stat.rdev } : undefined;
 }
 
-/** What an open descriptor is of. */
+/** Describes an open descriptor. */
 export function pinnedAt(descriptor: number): Promise<Pinned> {
   return new Promise((resolve, reject) => {
     fstat(descriptor, { bigint: true }, (error, stat) => {

@@ -10,21 +10,18 @@ import {
 } from '../repository/index.ts';
 import { ContentIdSet, type DirectoryEntry, walkDirectories } from '../snapshot/index.ts';
 
-/**
- * Objects that were checked and need not be checked again; forgotten when there are more, to bound
- * the memory.
- */
+/** Checked objects, which are not checked again. Cleared at this number to bound the memory. */
 const SEEN_MAX = 50_000;
-/** Objects that can be told apart as lost, about 50 MB; with more every file is read again. */
+/** Lost objects that are recorded, about 50 MB. With more, every file is read again. */
 const LOST_MAX = 2_000_000;
 
 export interface TreeCheckOptions {
   readonly signal: AbortSignal;
-  /** Called for each object that was checked. */
+  /** Called for each checked object. */
   readonly onChecked: () => void;
 }
 
-/** Objects of a tree whose contents are not all there. */
+/** Objects of a tree with missing contents. */
 export class LostObjects {
   readonly #ids = new ContentIdSet();
 
@@ -42,11 +39,11 @@ export class LostObjects {
 }
 
 /**
- * Looks whether every content of a tree is in the index and its pack in the storage. A content that
- * is marked deleted is stored again, since its pack may go at any moment. What only names a missing
- * pack is marked deleted, so that it is stored again when the file is read again. The tree must be
- * flushed, and the index as new as can be. Memory stays bounded for any number of files: nothing is
- * kept of a content that is there but its pack's name.
+ * Checks that every content of a tree is in the index, and its pack in the storage. A content that
+ * is marked deleted is stored again, because its pack may be deleted at any moment. A content in a
+ * missing pack is marked deleted, so that it is stored again when the file is read again. The tree
+ * must be flushed, and the index refreshed. Memory is bounded for any number of files: of an
+ * existing content, only the pack's name is kept.
  */
 export async function findLostObjects(
   repository: Repository,
@@ -55,8 +52,8 @@ export async function findLostObjects(
 ): Promise<LostObjects> {
   const check = new TreeCheck(repository, options);
   await check.walk(root, (id) => check.isThere(id));
-  // What was stored again may lie in packs that are not put yet: no listing shows them, and they
-  // are not gone.
+  // Contents that were stored again may be in packs that are not put yet. A listing lacks these
+  // packs.
   await repository.contents.flush();
   const isGone = await check.findGonePacks();
   if (isGone) await check.walk(root, (id) => check.isInPack(id, isGone));
@@ -76,8 +73,7 @@ class TreeCheck {
   }
 
   /**
-   * Notes each object of which a content fails the test. What is below a directory that is lost is
-   * not looked at.
+   * Records each object with a content that fails the test. Skips the subtree of a lost directory.
    */
   async walk(root: DirectoryEntry, test: ContentTest): Promise<void> {
     const seen = new Set<ObjectId>();
@@ -95,7 +91,7 @@ class TreeCheck {
       signal: this.#options.signal,
       isNew: ({ objectId }) => isNew(objectId),
       visit: ({ type, objectId }) => {
-        // Most files are one content, and a look at the index costs less than a note of it.
+        // Most files have one content: a look-up in the index is cheaper than a record.
         if (type === 'd' || (objectId.startsWith('I') && !isNew(objectId))) return undefined;
         const tested = this.#testObject(objectId, test);
         return typeof tested === 'boolean' ? undefined : tested;
@@ -113,8 +109,8 @@ class TreeCheck {
   }
 
   /**
-   * False when a content of the object fails the test; all are tested in any case. Most are one,
-   * which needs no wait.
+   * Returns false if a content of the object fails the test. Tests all contents. An object of one
+   * content needs no promise.
    */
   #testObject(id: ObjectId, test: ContentTest): boolean | Promise<boolean> {
     const { signal, onChecked } = this.#options;
@@ -157,14 +153,14 @@ class TreeCheck {
     const entry = this.#repository.contents.find(id);
     if (!entry) return false;
     if (entry.deleted) return this.#storeAgainOnce(id);
-    // It came to be known while the upload ran: the file is read again.
+    // The damage was found during the upload, so the file is read again.
     if (this.#repository.contents.damaged.has(entry)) return false;
     const pack = packKey(entry.packBlobId);
     if (pack) this.#packs.add(pack);
     return true;
   }
 
-  /** Several objects may lead to a content at once. */
+  /** Several objects may request a content at once. */
   #storeAgainOnce(id: ContentId): Promise<boolean> {
     const begun = this.#storing.get(id);
     if (begun) return begun;
@@ -174,15 +170,15 @@ class TreeCheck {
   }
 
   /**
-   * Copies the sealed bytes to a new pack. Bringing the entry back in place would trust in a pack
-   * that may be about to go.
+   * Copies the sealed bytes to a new pack. Undeleting the entry would rely on a pack that may be
+   * deleted soon.
    */
   async #storeAgain(id: ContentId): Promise<boolean> {
     const { contents } = this.#repository;
     const room = contents.whenRoom();
     if (room) await room;
     const entry = contents.findOrThrow(id);
-    // Somebody else may have stored it meanwhile.
+    // The content may have been stored meanwhile.
     if (!entry.deleted) return true;
     try {
       const packed = await contents.soundPacked(entry, await contents.getPacked(entry));
@@ -201,7 +197,7 @@ class TreeCheck {
     }
   }
 
-  /** Which packs are missing; undefined when none is. */
+  /** Finds missing packs; undefined if there are none. */
   async findGonePacks(): Promise<((id: BlobId) => Promise<boolean>) | undefined> {
     const { storage } = this.#repository;
     const listed = new ContentIdSet();
@@ -217,7 +213,7 @@ class TreeCheck {
       const key = packKey(id);
       if (!key || listed.has(key) || !this.#packs.has(key)) return false;
       let isGone = known.get(key);
-      // A listing may be late; what decides is the blob itself.
+      // A listing may be late, so look the blob up.
       isGone ??= !(await hasBlob(this.#repository.storage, id));
       known.set(key, isGone);
       return isGone;
@@ -228,8 +224,8 @@ class TreeCheck {
     const { contents } = this.#repository;
     for (let entry = contents.find(id); entry && !entry.deleted;) {
       if (!(await isGone(blobId(entry.packBlobId)))) return true;
-      // An index from before would let a deletion win over the place that maintenance has moved it
-      // to.
+      // If maintenance has moved the content, an old index would let the deletion win over the new
+      // place.
       const moved = await contents.findMoved(entry);
       if (!moved) {
         contents.setDeleted(id, true);
@@ -244,8 +240,8 @@ class TreeCheck {
 type ContentTest = (id: ContentId) => boolean | Promise<boolean>;
 
 /**
- * The kind and the 32 random digits of a pack's name, which have the form of a content's id;
- * undefined for other names.
+ * The kind and the 32 random digits of a pack's name, in the form of a content id; undefined for
+ * other names.
  */
 const packKey = (packBlobId: string): ContentId | undefined =>
   /^[pq][0-9a-f]{32}/.exec(packBlobId)?.[0] as ContentId | undefined;

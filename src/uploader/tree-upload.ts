@@ -29,21 +29,20 @@ import { type Outcome, Outcomes, withDone } from './outcomes.ts';
 import { type PreviousDirectory, PreviousEntries } from './previous-entries.ts';
 import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 
-/** Children of one directory that threads look at before their turn. Our choice. */
+/** Children of one directory that threads list ahead. Our choice. */
 const LOOK_AHEAD = 12;
-/** Entries being worked on at once; more only take memory. Our choice. */
+/** Entries in progress at once. More would only take memory. Our choice. */
 const OUTSTANDING_MAX = 640;
 /**
- * Entries of directories that only wait to be written, and what a directory counts as beside them.
- * Our choice.
+ * Entries of directories that wait to be written, and the weight of a directory itself. Our choice.
  */
 const UNWRITTEN_MAX = 32_768;
 const UNWRITTEN_SELF = 16;
-/** Directories of previous snapshots that are read for one directory, at once. */
+/** Directories of previous snapshots that are read in parallel for one directory. */
 const PREVIOUS_READS_MAX = 4;
-/** Rules times characters matched before others get their turn: some 0.1 s at worst. */
+/** Rules times characters that are matched before other tasks may run: some 0.1 s at worst. */
 const MATCHED_MAX = 20_000_000;
-/** Walks a tree in order and stores it, many entries at a time. One instance for one snapshot. */
+/** Walks a tree in order, and stores many entries at a time. Each snapshot needs a new instance. */
 export class TreeUpload {
   readonly #options: FileUploadOptions;
   readonly #pool: ThreadPool;
@@ -62,7 +61,7 @@ export class TreeUpload {
     this.#looks = new DirectoryLooks(options, dataPath.pool);
   }
 
-  /** Stores a directory and all below. Throws only when the root itself cannot be read. */
+  /** Stores a directory with its subtree. Throws only if the root itself is unreadable. */
   async uploadDirectory(
     path: string,
     root: SourceEntry,
@@ -82,7 +81,7 @@ export class TreeUpload {
   }
 
   /**
-   * Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed.
+   * Lists and schedules; `done` resolves when the subtree is stored. Throws if the listing fails.
    */
   async #visit(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies, repository } = this.#options;
@@ -91,7 +90,7 @@ export class TreeUpload {
     if (visit.path === this.#options.repositoryPath) this.#warnOfRepository(visit);
     const look = await this.#looks.look(visit);
     if (look.listing.isTooLong) return this.#visitLong(visit, open);
-    // With contents gone every entry is looked at by itself.
+    // If contents are missing, check every entry individually.
     const mayKeep = look.same && this.#options.isLost === undefined;
     const kept = mayKeep && look.same && this.#looks.keep(visit, look.same);
     if (kept) return this.#visitKept(visit, decodeListing(look.listing).entries, kept, open);
@@ -119,7 +118,7 @@ export class TreeUpload {
     return withDone(this.#finishDirectory(visit, outcomes.all(), canceled));
   }
 
-  /** Schedules entries in order, files before what is below. False when canceled. */
+  /** Schedules entries in order, files before subdirectories. Returns false when canceled. */
   async #startEntries(
     entries: readonly SourceEntry[],
     { visit, policy, previous, rules, outcomes, open }: Started,
@@ -132,7 +131,7 @@ export class TreeUpload {
         isWhole = false;
         break;
       }
-      // The rest would be read in vain, for hours where the volume is large.
+      // Stop now: reading on could waste hours on a large volume.
       this.#options.repository.contents.assertWritable();
       matched += rules.size * (visit.relative.length + entry.name.length);
       if (matched > MATCHED_MAX) {
@@ -174,7 +173,7 @@ export class TreeUpload {
     });
   }
 
-  /** A directory of which only what lies below may have changed. */
+  /** Stores a directory whose own entries are unchanged; its subdirectories may differ. */
   async #visitKept(
     visit: Visit,
     children: readonly SourceEntry[],
@@ -210,7 +209,7 @@ export class TreeUpload {
     return withDone(finish());
   }
 
-  /** One after the other in order, while the threads look at the next ones already. */
+  /** Enters directories in order, while threads list the next ones ahead. */
   async #descendAll(
     children: readonly SourceEntry[],
     below: (child: SourceEntry) => Visit,
@@ -221,8 +220,7 @@ export class TreeUpload {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
       for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#looks.lookAhead(next.visit);
-      // Listing is faster than a storage that takes nothing for a while, and all that is listed is
-      // held.
+      // Listing is faster than a slow storage, and all listed entries stay in memory.
       while (this.#unwritten > UNWRITTEN_MAX) await this.#nextWritten();
       await this.#descend(visit, child, policy, outcomes, open);
     }
@@ -310,7 +308,7 @@ export class TreeUpload {
         outcomes.add({ kind: 'canceled' });
         return;
       }
-      // Anything else does not concern this directory: going on would silently leave a part out.
+      // Other errors are not about this directory. Continuing would silently skip a part.
       const isUnreadable = isCode(error, 'UNREADABLE_DIRECTORY');
       const { cause } = error as Error;
       const gone = isUnreadable && this.#files.gone(below.relative, systemCode(cause));
@@ -328,7 +326,7 @@ export class TreeUpload {
     }
   }
 
-  /** What needs no reading: entries that did not change, and those of no type that is stored. */
+  /** Handles entries that need no reading: unchanged entries, and unsupported types. */
   #take(
     visit: Visit,
     entry: SourceEntry,
@@ -362,7 +360,7 @@ export class TreeUpload {
     outcomes.add({ kind: 'entry', entry: kept });
   }
 
-  /** Starts the work; the caller took a place among the outstanding entries. */
+  /** Starts the work. The caller has reserved a place among the outstanding entries. */
   #start(
     visit: Visit,
     entry: SourceEntry,
@@ -402,9 +400,7 @@ export class TreeUpload {
     return { kind: 'error', error, ignored };
   }
 
-  /**
-   * Contents that were collected, lost or damaged since make an unchanged file worth reading again.
-   */
+  /** If contents were deleted, lost or damaged meanwhile, read an unchanged file again. */
   #isStored({ objectId }: DirectoryEntry): boolean | Promise<boolean> {
     const { repository, isLost } = this.#options;
     const { contents } = repository;
@@ -413,7 +409,7 @@ export class TreeUpload {
     return indirections === 0 || contents.damaged.isEmpty || this.#isWhole(objectId);
   }
 
-  /** Looks at each content that an object leads to, which only known damage makes worth it. */
+  /** Checks each content of an object. Only known damage makes that worthwhile. */
   async #isWhole(id: ObjectId): Promise<boolean> {
     const { contents } = this.#options.repository;
     let isWhole = true;
@@ -449,7 +445,7 @@ export class TreeUpload {
     }
   }
 
-  /** Only one call waits at a time: a tree is walked in order. */
+  /** Only one call waits at a time, because a tree is walked in order. */
   #nextWritten(): Promise<void> {
     return new Promise((resolve) => (this.#onWritten = resolve));
   }
@@ -462,8 +458,8 @@ export class TreeUpload {
         try {
           return { entries: await readDirectory(this.#options.repository, id), startNs, recorded };
         } catch (error) {
-          // An older snapshot only saves work; damage to it must not stop this one, which stores it
-          // again.
+          // An older snapshot only saves work. Its damage must not stop this backup, which repairs
+          // it.
           this.#options.repository.contents.damaged.note(error);
           this.#options.logger.warn(
             { object: id, error: messageOf(error) },

@@ -7,11 +7,11 @@ import {
 } from '../codec/index.ts';
 import { compressorForFile, type Policy, type PolicyTree } from '../snapshot/index.ts';
 
-/** What a policy says of how bytes are stored; see Kopia's policies. */
+/** Parts of a policy that concern stored bytes; see Kopia's policies. */
 
 /**
- * Files above so many bytes are stored in parts of that size, side by side. Below zero is how
- * Kopia's users switch parts off.
+ * Files above this size are stored in parts of that size, in parallel. In Kopia a negative value
+ * disables parts.
  */
 export function partBytesOf(policy: Policy): number {
   const bytes = Number(policy.upload.parallelUploadAboveSize ?? 0);
@@ -29,7 +29,7 @@ export function fileCompressor(
   return compressorByNameForWriting(compressorForFile(policy, file.name, file.sizeBytes));
 }
 
-/** The splitter that was asked for, else the policy's, else the repository's. */
+/** The requested splitter, else the policy's, else the repository's. */
 export function splitterOf(
   policy: Policy,
   wanted: SplitterSpec | undefined,
@@ -39,14 +39,14 @@ export function splitterOf(
   return wanted ?? (algorithm ? knownSplitter(algorithm) : undefined) ?? repository.splitter;
 }
 
-/** Splitters that a file of the tree may be cut by, beside the repository's. */
+/** Splitters that files of the tree may use, besides the repository's. */
 export const splittersOf = (policies: PolicyTree): SplitterSpec[] =>
   policies.splitterNames().flatMap((name) => knownSplitter(name) ?? []);
 
 /**
- * Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in
- * the warning. Actions are run by none but clients of Kopia's that were told to: what they make
- * ready, a dump of a database perhaps, is not.
+ * Warns of settings without effect. Policies outlive programs, and may have names that only older
+ * or newer versions of Kopia know. Only clients of Kopia run actions, if they are allowed to. So
+ * the preparation, such as a database dump, is missing.
  */
 export function warnOfUnmet(policies: PolicyTree, logger: Logger): void {
   for (const action of new Set(policies.actionNames())) {
@@ -77,7 +77,10 @@ function ifKnown<T>(find: () => T, code: string): { readonly found: T } | undefi
   }
 }
 
-/** What we only read is written with the nearest that we can: readers go by the number in front. */
+/**
+ * A compressor that Longshore only reads is replaced by the nearest that it writes. Readers use the
+ * number in the header.
+ */
 function compressorByNameForWriting(name: string): Compressor | undefined {
   const compressor = ifKnown(() => compressorByName(name), 'UNKNOWN_COMPRESSION')?.found;
   return compressor && !compressor.compress ? compressorByName('zstd-fastest') : compressor;

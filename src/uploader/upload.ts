@@ -51,7 +51,7 @@ import type { StreamSource } from './volume-upload.ts';
 export interface UploadOptions {
   readonly source: SourceInfo;
   readonly logger: Logger;
-  /** Abort to stop early: an incomplete snapshot is left that the next run builds on. */
+  /** Abort to stop early. An incomplete snapshot is left, and the next run builds on it. */
   readonly signal: AbortSignal;
   readonly counters?: UploadCounters;
   /** `path` is a device or image, stored as one stream in Velero's layout. */
@@ -61,38 +61,39 @@ export interface UploadOptions {
   readonly pins?: readonly string[];
   readonly description?: string;
   readonly parallel?: number;
-  /** Name of a splitter for this upload; the next ones of the source take it over. */
+  /** Name of a splitter for this upload. Later uploads of the source reuse it. */
   readonly splitter?: string | undefined;
-  /** Packs being filled are put this often; after 20 intervals, after each 5 % of the time. */
+  /**
+   * Interval for writing packs being filled. After 20 intervals, they are written after each 5 % of
+   * the time.
+   */
   readonly checkpointIntervalNs?: bigint;
-  /** An index blob names the packs this often. */
+  /** Interval for index blobs. */
   readonly indexIntervalNs?: bigint;
-  /** Called for each entry that cannot be stored, as it happens. There may be millions. */
+  /** Called at once for each entry that cannot be stored. There may be millions. */
   readonly onFailure?: (failure: EntryFailure) => void;
-  /** Names of one directory held in memory at once; tests lower it. */
+  /** Names of one directory in memory at once; tests lower it. */
   readonly listingEntriesMax?: number;
   /**
-   * Real path of the repository, where it is a directory here: a source that it lies in is warned
-   * about.
+   * Real path of the repository, if it is a local directory. A source that contains it causes a
+   * warning.
    */
   readonly repositoryPath?: string | undefined;
-  /** Stored in place of the path, which is then only a name. */
+  /** Stored instead of the path, which is then only a name. */
   readonly input?: StreamSource | undefined;
-  /** The extra attributes that the backup keeps; all of them by default. */
+  /** Extra attributes that the backup keeps; all by default. */
   readonly extras?: KeptExtras;
   /**
-   * Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no
-   * snapshot is left.
+   * Called with a complete tree before its snapshot is saved. An error ends the upload without a
+   * snapshot.
    */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
   /**
-   * Whether the source's own earlier snapshot may save work: two volumes may be recorded as one
-   * source. All by default.
+   * Whether an earlier snapshot of the source may save work: two volumes may share one source. All
+   * by default.
    */
   readonly isParent?: (snapshot: Snapshot) => boolean;
-  /**
-   * Complete snapshots under other sources that hold this volume as it was. They only save work.
-   */
+  /** Complete snapshots of this volume under other sources. They only save work. */
   readonly moreParents?: readonly Snapshot[];
 }
 
@@ -101,7 +102,7 @@ export interface UploadResult {
   readonly snapshot: NewSnapshot;
   readonly rootEntry: DirectoryEntry;
   readonly counters: UploadCounters;
-  /** Snapshots of the source that its policy no longer keeps. */
+  /** Deleted snapshots of the source, by its policy. */
   readonly removed: readonly Snapshot[];
 }
 
@@ -111,16 +112,16 @@ const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
 const INDEX_INTERVAL_NS = 10n * MINUTE_NS;
 const PARALLEL = 2;
 /**
- * Complete snapshots that are compared with where contents are damaged: below a directory that is
- * lost, an older one may help. Our choice.
+ * Complete snapshots to compare with if contents are damaged: an older snapshot may still have a
+ * lost directory. Our choice.
  */
 const PARENTS_IF_DAMAGED = 4;
-/** Remembers the splitter of a source, also one that Kopia does not know: readers need none. */
+/** Records the splitter of a source, also if Kopia does not know it: readers do not need it. */
 export const SPLITTER_TAG = 'tag:longshore-splitter';
 
 /**
  * Stores a directory, a file or a device as a snapshot of the source, and applies its retention.
- * Throws `SOURCE_UNREADABLE`, and what storage and repository throw.
+ * Throws `SOURCE_UNREADABLE`, and errors of storage and repository.
  */
 export async function createSnapshot(
   repository: Repository,
@@ -185,7 +186,8 @@ export async function createSnapshot(
       ...tagOf(spec),
       ...(frozen?.atNs !== undefined && { [FROZEN_TAG]: String(frozen.atNs) }),
     },
-    // A pin keeps a whole backup; part of one goes as soon as a whole one is there.
+    // Pins are for complete backups. An incomplete backup is deleted as soon as a complete backup
+    // exists.
     pins: rootEntry.summary?.incomplete ? undefined : options.pins,
   });
   const long = new LongUpload({
@@ -226,7 +228,7 @@ export async function createSnapshot(
         isFrozen: frozen !== undefined,
       });
     }
-    // Only now: what is stored again at the end may be as much as the upload itself.
+    // Stop only now: the repairs before may store as much as the upload itself.
     await checkpoints.stop();
     checkpoints.assertHealthy();
     if (snapshot.incomplete === undefined) {
@@ -235,17 +237,17 @@ export async function createSnapshot(
   } catch (error) {
     await long.stop();
     await checkpoints.stop();
-    // What was read so far need not be stored again; the first error is the one that matters.
+    // Keep the stored contents for the next run. The earlier error matters.
     await repository.contents.flush().catch(() => undefined);
     throw error;
   }
   let id = saveSnapshot(repository, snapshot);
-  // One that was cut short does not hold what was stored of its open files.
+  // An incomplete snapshot lacks the stored parts of open files, so the checkpoint stays.
   if (snapshot.incomplete === undefined) long.remove();
   const removed = await removedByPolicy(repository, id, options);
   await repository.flush();
   if (snapshot.incomplete === undefined && long.isUnconfirmed) {
-    // The machine may have slept within the flush, for longer than contents outlive a collection.
+    // The machine may have slept during the flush, long enough for a collection to delete contents.
     const parts = { long, upload, counters, snapshotOf, signal: options.signal };
     const again = { ...parts, isFrozen: frozen !== undefined, accept: options.accept };
     checkpoints.resume();
@@ -270,8 +272,8 @@ interface SavedSnapshot {
 }
 
 /**
- * Checks a snapshot that is durable already. Replaces it if contents had to be stored again, and
- * removes it if contents are lost.
+ * Checks a durable snapshot. Replaces it if contents had to be stored again, and removes it if
+ * contents are lost.
  */
 async function confirmSaved(
   repository: Repository,
@@ -302,10 +304,7 @@ async function confirmSaved(
   return { id, snapshot };
 }
 
-/**
- * A backup that is done is not lost because the record of damage could not be brought up to date:
- * it only holds too much.
- */
+/** A failure must not fail the finished backup: the record of damage only has too many entries. */
 async function noteRepairs(
   repository: Repository,
   { logger, signal }: UploadOptions,
@@ -326,10 +325,7 @@ async function noteRepairs(
   }
 }
 
-/**
- * A backup that is done is not lost because older ones could not be looked through: they stay until
- * the next one.
- */
+/** A failure must not fail the finished backup: the next backup deletes the old snapshots. */
 async function removedByPolicy(
   repository: Repository,
   id: ManifestId,
@@ -344,8 +340,8 @@ async function removedByPolicy(
 }
 
 /**
- * The snapshot with every content in place, after an upload that was long enough for garbage
- * collection to harm it.
+ * The snapshot with every content in place, after an upload that garbage collection may have
+ * harmed.
  */
 async function confirmed(
   snapshot: NewSnapshot,
@@ -359,7 +355,7 @@ async function confirmed(
     const again = await upload(root.type === 'd' ? [previousOf(root, startNs)] : [], isLost);
     const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
     const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
-    // Entries were counted once already; what cannot be read counts as it is now.
+    // Entries were already counted. Failures count as they are now.
     const errors = counters.errors - before.errors;
     const ignoredErrors = counters.ignoredErrors - before.ignoredErrors;
     const vanished = counters.vanished - before.vanished;
@@ -387,8 +383,8 @@ interface ConfirmParts {
 }
 
 /**
- * What earlier snapshots of the source were cut by; one that a later program wrote may be unknown
- * here.
+ * The splitter of earlier snapshots of the source. A later version may have used a splitter that is
+ * unknown here.
  */
 function rememberedSplitter(
   previous: readonly Snapshot[],
@@ -422,9 +418,9 @@ const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>
   spec ? { [SPLITTER_TAG]: spec.name } : {};
 
 /**
- * The latest complete snapshot of the source, and the incomplete ones made since (Kopia:
- * snapshot/upload). Those of other sources stand beside the complete one, by age: most files are as
- * the newest has them.
+ * The latest complete snapshot of the source, and incomplete snapshots since then (Kopia:
+ * snapshot/upload). Snapshots of other sources are sorted with the complete one by age: most files
+ * match the newest.
  */
 async function previousSnapshots(
   repository: Repository,
@@ -447,9 +443,7 @@ async function previousSnapshots(
   return [...partial, ...whole.sort((a, b) => (a.startTimeNs > b.startTimeNs ? -1 : 1))];
 }
 
-/**
- * A run that was killed since the last complete snapshot may have left packs that no index names.
- */
+/** A killed run since the last complete snapshot may have left packs that no index names. */
 async function adoptAfterKill(
   repository: Repository,
   previous: readonly Snapshot[],

@@ -6,7 +6,7 @@ import type { OpenDirectory } from './open-tree.ts';
 import type { Outcomes } from './outcomes.ts';
 import type { PreviousDirectory, PreviousEntries } from './previous-entries.ts';
 
-/** A directory on its way: what was in it last time, and where it lies. */
+/** A directory to store: its path, and its previous versions. */
 export interface Visit {
   readonly path: string | Uint8Array;
   /** Relative to the root of the snapshot, '' for the root. */
@@ -16,7 +16,7 @@ export interface Visit {
   readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device' | 'sizeBytes'>;
 }
 
-/** What the entries of a directory have in common while they are scheduled. */
+/** Common data of a directory's entries while they are scheduled. */
 export interface Started {
   readonly visit: Visit;
   readonly policy: Policy;

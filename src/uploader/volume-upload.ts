@@ -8,7 +8,7 @@ import type { PreviousDirectory } from './previous-entries.ts';
 import type { UploadCounters } from './progress.ts';
 import type { TreeUpload } from './tree-upload.ts';
 
-/** What the upload of a whole volume is made of. */
+/** The parts of an upload of a whole volume. */
 export interface VolumeUpload {
   repository: Repository;
   tree: TreeUpload;
@@ -22,15 +22,15 @@ export interface VolumeUpload {
   extras: KeptExtras | undefined;
 }
 
-/** The bytes of a pipe, which are stored in place of a path. */
+/** The bytes of a pipe, stored instead of a path. */
 export interface StreamSource {
   /** The file's name in the snapshot. */
   readonly name: string;
-  /** Ends with an error where the bytes are not all that there should be, and when aborted. */
+  /** Throws if the bytes are not complete, and after an abort. */
   readonly read: (signal: AbortSignal) => AsyncIterable<Uint8Array>;
 }
 
-/** `SOURCE_UNREADABLE`: the volume as a whole cannot be read. */
+/** `SOURCE_UNREADABLE`: the volume as a whole is unreadable. */
 export function unreadable(path: string, cause: unknown): CodedError {
   const reason = systemCode(cause) === 'ENOENT' ? 'it does not exist' : messageOf(cause);
   return new CodedError('SOURCE_UNREADABLE', `cannot read ${path}: ${reason}`, { cause });
