@@ -33,7 +33,7 @@ export interface WorldOptions extends MoverOptions {
 }
 
 /**
- * A cluster without agents: storage, controllers of snapshots and volumes, scheduler, and kubelets
+ * A cluster without agents: storage, controllers of volumes and snapshots, scheduler and kubelets
  * with data movers. Each part has its own delays. Volumes and snapshots hold one word. The
  * repository holds what movers stored.
  */

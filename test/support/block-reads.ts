@@ -1,6 +1,6 @@
 /**
- * `node --import block-reads.ts`: whoever opens a file called `hangs` or `hangs-large` waits in the
- * kernel for ever, as with a file server that is gone. The pipe of `BLOCKING_PIPE` has no writer.
+ * `node --import block-reads.ts`: opening a file called `hangs` or `hangs-large` blocks in the
+ * kernel forever, like a dead file server. The pipe of `BLOCKING_PIPE` has no writer.
  */
 import fs from 'node:fs';
 import Module, { syncBuiltinESMExports } from 'node:module';
@@ -26,8 +26,7 @@ fs.promises.open = (path, flags, mode) => {
 syncBuiltinESMExports();
 
 /**
- * openat2 has the same number everywhere. It is called through koffi, that of the sources and that
- * of a package alike.
+ * openat2 has this number on all platforms. The sources and a package both call it through koffi.
  */
 const SYS_OPENAT2 = 437;
 type Call = (...parameters: unknown[]) => unknown;

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 const CHROMIUM = '/usr/bin/chromium';
 
-/** True where Debian's chromium is; with REQUIRE_PEERS=1 its absence is an error. */
+/** True if Debian's chromium is installed. With REQUIRE_PEERS=1, it is an error if not. */
 export const hasBrowser = fs.existsSync(CHROMIUM);
 if (!hasBrowser && process.env.REQUIRE_PEERS === '1') throw new Error(`no ${CHROMIUM}`);
 
@@ -18,12 +18,12 @@ interface Reply {
   readonly error?: { readonly message: string };
 }
 
-/** For what a browser does on a machine that others use, too. */
+/** Time-out of browser actions on a shared machine. */
 const PATIENT_MS = 60_000;
 
-/** A page of a headless Chromium, by the protocol of its developer tools. */
+/** A page of a headless Chromium, through the DevTools protocol. */
 export class BrowserPage implements AsyncDisposable {
-  /** Of everything that was asked for, pages included. */
+  /** URLs of all requests, including pages. */
   readonly asked: string[] = [];
   readonly directory: string;
   readonly #process: ChildProcess;
@@ -95,7 +95,7 @@ export class BrowserPage implements AsyncDisposable {
     this.#heard.push(reply);
   }
 
-  /** Does something, and waits for what the browser says then. */
+  /** Runs an action, and waits for an event of the browser. */
   async after(event: string, act: () => Promise<unknown>): Promise<Record<string, unknown>> {
     const from = this.#heard.length;
     await act();
@@ -117,7 +117,7 @@ export class BrowserPage implements AsyncDisposable {
     return (reply['result'] as { value?: unknown }).value;
   }
 
-  /** A key as a person presses it. */
+  /** Presses a key as a person does. */
   async press(key: 'Tab' | 'Enter'): Promise<void> {
     const code = key === 'Tab' ? 9 : 13;
     const text = key === 'Enter' ? { text: '\r' } : {};
@@ -126,7 +126,7 @@ export class BrowserPage implements AsyncDisposable {
     await this.send('Input.dispatchKeyEvent', { type: 'keyUp', ...common });
   }
 
-  /** Presses Tab until something with such a text has the focus. */
+  /** Presses Tab until an element with this text has the focus. */
   async tabTo(text: string): Promise<void> {
     for (let presses = 0; presses < 200; presses++) {
       await this.press('Tab');

@@ -1,17 +1,16 @@
 import type { Bucket } from '../../src/blob/index.ts';
 
-/** Carries a call out, or lets it fail before or after it took effect. */
+/** Carries a call out, or makes it fail before or after its effect. */
 export type Through = <T>(
   call: 'put' | 'get' | 'has' | 'delete' | 'list',
-  /** Of `list`, the prefix. */
+  /** The prefix if the call is `list`. */
   key: string,
   task: () => Promise<T>,
 ) => Promise<T>;
 
 /**
- * A bucket as a process sees it that can be killed at each call, or that finds the bucket away.
- * Bodies are read before their put; a get and a list happen whole, when their first piece is asked
- * for.
+ * A bucket for a process that can be killed at each call, or that finds the bucket away. Bodies are
+ * read before their put. A get or a list runs as a whole at its first piece.
  */
 export function bucketThrough(bucket: Bucket, through: Through): Bucket {
   return {

@@ -4,7 +4,7 @@ import { type Clock, toDate } from '../../src/base/index.ts';
 import type { BlobStorage } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 
-/** Gives blobs the time of a test's clock, so that a repository can grow old in a moment. */
+/** Gives blobs the time of a test's clock, so that a repository can age at once. */
 export function atClock(root: string, clock: Clock): (inner: BlobStorage) => BlobStorage {
   return (inner) => new ClockedStorage(inner, root, clock);
 }

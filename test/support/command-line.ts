@@ -8,8 +8,8 @@ export interface Ran {
 }
 
 /**
- * Runs one command line in this process, which is much faster than the program itself. One at a
- * time.
+ * Runs a command line in this process, which is much faster than the program. Calls must not
+ * overlap.
  */
 export async function runHere(...words: readonly string[]): Promise<Ran> {
   const written = { out: '', err: '' };

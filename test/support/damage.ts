@@ -14,7 +14,7 @@ export function numbers(seed: string): (below: number) => number {
   };
 }
 
-/** Where a directory keeps a blob; repositories shard their names. */
+/** The path of a blob in a directory. Repositories shard their names. */
 export function pathOfBlob(repo: string, id: string): string {
   const names = fs.readdirSync(repo, { recursive: true }).map(String);
   const name = names.find((each) => each.replaceAll('/', '') === `${id}.f`);
@@ -23,8 +23,8 @@ export function pathOfBlob(repo: string, id: string): string {
 }
 
 /**
- * Packs with their entries, but those that hold manifests, and that `isEligible` refuses an entry
- * of.
+ * Packs with their entries. Leaves out packs with manifests, and packs with an entry that
+ * `isEligible` refuses.
  */
 export function packsOf(
   repository: Repository,

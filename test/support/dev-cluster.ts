@@ -26,19 +26,19 @@ const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 export interface TestClusterOptions {
   readonly nodes?: readonly string[];
-  /** Of a real API server; without it one in this process. */
+  /** Kubeconfig of a real API server. Default: an API server in this process. */
   readonly kubeconfig?: string;
   readonly logger?: Logger;
   readonly snapshotMs?: number;
   readonly moverEnvironment?: Readonly<Record<string, string>>;
-  /** In place of `longshore`, which it is to run with its own words. */
+  /** Program that replaces `longshore` in movers. */
   readonly moverProgram?: string;
-  /** False where a server makes repositories ready. */
+  /** False if a server makes repositories ready. */
   readonly keepsRepositories?: boolean;
 }
 
 /**
- * A cluster for tests of agents: an API server, a simulated CSI driver, nodes that run pods as
+ * A cluster for tests of agents: an API server, a simulated CSI driver, and nodes that run pods as
  * processes.
  */
 export class TestCluster implements AsyncDisposable {
@@ -87,7 +87,7 @@ export class TestCluster implements AsyncDisposable {
     }
   }
 
-  /** A bound PVC; returns where its bytes lie. */
+  /** Makes a bound PVC. Returns the path of its data. */
   async makeVolume(
     namespace: string,
     name: string,
@@ -105,12 +105,12 @@ export class TestCluster implements AsyncDisposable {
     return this.volumeOf(namespace, name);
   }
 
-  /** Where the bytes of a bound PVC lie, once it is bound. */
+  /** The path of a PVC's data, once it is bound. */
   volumeOf(namespace: string, name: string): Promise<string> {
     return this.#environment.volumeOf(namespace, name);
   }
 
-  /** A VolumeSnapshot as Velero's plugin makes it; resolves with its name. */
+  /** Makes a VolumeSnapshot like Velero's plugin. Resolves with its name. */
   async makeSnapshot(namespace: string, pvc: string): Promise<string> {
     const { metadata } = await this.client.create(VOLUME_SNAPSHOTS, {
       metadata: {
@@ -149,7 +149,7 @@ export class TestCluster implements AsyncDisposable {
     });
   }
 
-  /** A target PVC as Velero's plugin leaves it, waiting for its volume. */
+  /** Makes a target PVC that waits for its volume, like Velero's plugin. */
   async makeTarget(
     namespace: string,
     name: string,
@@ -208,7 +208,7 @@ export class TestCluster implements AsyncDisposable {
     );
   }
 
-  /** Names of what is left of the agents' own intermediate objects. */
+  /** Names of the agents' remaining intermediate objects. */
   async leftovers(): Promise<string[]> {
     const { client } = this;
     const [pods, claims, snapshots, contents] = await Promise.all([
@@ -228,10 +228,9 @@ export class TestCluster implements AsyncDisposable {
   }
 }
 
-/** The phase wanted, or any final one where none is named. */
 /**
- * One is over when its phase is final, and nothing that was made for it is left: then its finalizer
- * goes.
+ * Whether the CR is in the wanted phase. Default: any final phase, with all intermediate objects
+ * deleted, which removes the finalizer.
  */
 function isThere(movement: DataUpload | DataDownload | undefined, wanted?: MovementPhase): boolean {
   const phase = movement?.status?.phase;

@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import ts from 'typescript';
 
 /**
- * Words in capitals with an underscore that are no codes of errors: variables of the environment,
- * names of other programs' formats.
+ * Words in capitals with an underscore that are no error codes: environment variables, and names in
+ * other programs' formats.
  */
 export const OTHER_WORDS: readonly RegExp[] = [
   /^(?:AWS|AZURE|GOOGLE|LONGSHORE)_/,
@@ -12,17 +12,17 @@ export const OTHER_WORDS: readonly RegExp[] = [
   /^(?:HTTPS?|NO)_PROXY$/,
   // Capabilities of Linux, and a value of an AWS setting.
   /^(?:DAC_OVERRIDE|DAC_READ_SEARCH|WHEN_REQUIRED)$/,
-  // Of Kopia's format blob, and of zlib.
+  // Kopia's format blob, and zlib.
   /^(?:AES256_GCM|Z_BUF_ERROR)$/,
-  // Of the library that reads YAML.
+  // The YAML library.
   /^MULTIPLE_DOCS$/,
 ];
 
 const WORD = /^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*$/;
 
 /**
- * All codes that errors of a source have: each word in capitals with an underscore, and single
- * words that an error is made with.
+ * All error codes of a source: words in capitals with an underscore, and single words that create
+ * an error.
  */
 export function codesOf(source: string): string[] {
   const found = new Set<string>();
@@ -43,7 +43,7 @@ function isCode(node: ts.StringLiteralLike): boolean {
   return makes && parent.arguments?.[0] === node;
 }
 
-/** By code: files of `src` in which it stands. */
+/** The files of `src` with each code, by code. */
 export function allCodes(root: string): Map<string, string[]> {
   const codes = new Map<string, string[]>();
   for (const file of fs.globSync('**/*.ts', { cwd: root }).sort()) {

@@ -1,7 +1,7 @@
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** What can go wrong between us and a store. */
+/** Faults between Longshore and a store. */
 export const FAULTS = [
   'refused',
   'lost-answer',
@@ -16,7 +16,7 @@ export const FAULTS = [
   'page',
   'page-404',
 ] as const;
-/** The last is no accident: a policy that forbids. */
+/** `denied` is no accident: a policy forbids the request. */
 export type Fault = (typeof FAULTS)[number] | 'denied';
 export const REQUESTS = ['put', 'get', 'head', 'list', 'delete'] as const;
 export type RequestKind = (typeof REQUESTS)[number];
@@ -25,14 +25,14 @@ export interface FaultProxy extends AsyncDisposable {
   readonly endpoint: string;
   /** `get corrupt`: 7 */
   readonly counts: ReadonlyMap<string, number>;
-  /** Requests by kind, faults or not. */
+  /** Requests by kind, with or without faults. */
   readonly requests: ReadonlyMap<RequestKind, number>;
 }
 
-/** Which fault a request gets; undefined: it passes unharmed. */
+/** The fault for a request; undefined to pass it unchanged. */
 export type FaultPlan = (kind: RequestKind, path: string) => Fault | undefined;
 
-/** Whether a fault means anything to a kind of request; else it is another one's turn. */
+/** Whether a fault can apply to a kind of request. */
 export function applies(fault: Fault, kind: RequestKind): boolean {
   if (fault === 'stale' || fault === 'other-listing') return kind === 'list';
   const hasBody = kind === 'get' || kind === 'list';
@@ -40,7 +40,7 @@ export function applies(fault: Fault, kind: RequestKind): boolean {
   return fault === 'corrupt' ? hasBody || kind === 'put' : true;
 }
 
-/** An HTTP proxy before a real S3 server that harms requests and answers by plan. */
+/** An HTTP proxy for a real S3 server that damages requests and answers by plan. */
 export async function startFaultProxy(target: string, plan: FaultPlan): Promise<FaultProxy> {
   const proxy = new Proxy(new URL(target), plan);
   await proxy.listen();
@@ -130,7 +130,7 @@ class Proxy implements FaultProxy {
     });
   }
 
-  /** The last answer to the question for another prefix. */
+  /** The last listing of another prefix. */
   #otherListing(url: string): Buffer {
     const prefixOf = (of: string): string | null =>
       new URL(of, 'http://proxy').searchParams.get('prefix');
@@ -150,7 +150,7 @@ class Proxy implements FaultProxy {
     if (isHarmed && fault === 'truncated') sent = body.subarray(0, body.length >> 1);
     const kept = { ...headers };
     delete kept['transfer-encoding'];
-    // A HEAD answer tells the length of a body that it does not have.
+    // A HEAD answer has the length of a missing body.
     const lengthHeader = kind === 'head' ? {} : { 'content-length': String(sent.length) };
     answer.writeHead(status, { ...kept, ...lengthHeader });
     if (isHarmed && fault === 'broken-body') {
@@ -184,7 +184,7 @@ function refuse(answer: ServerResponse, status: number, code: string): void {
   answer.end(`<?xml version="1.0"?><Error><Code>${code}</Code><Message>injected</Message></Error>`);
 }
 
-/** What captive portals, load balancers without a backend and maintenance modes answer with. */
+/** The answer of captive portals, load balancers without a backend, and maintenance modes. */
 function showPage(answer: ServerResponse, status: number): void {
   answer.writeHead(status, {
     'content-type': 'text/html',
@@ -201,7 +201,8 @@ function flipped(body: Buffer): Buffer {
 }
 
 /**
- * A list that is changed but still a list cannot be told from a true one; TLS is there for that.
+ * Damages the list so that it is no list any more. Only TLS can protect against a changed but valid
+ * list.
  */
 function notXml(body: Buffer): Buffer {
   return Buffer.concat([

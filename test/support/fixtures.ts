@@ -4,7 +4,7 @@ import { Secret } from '../../src/base/index.ts';
 import { openRepository, type Repository } from '../../src/repository/index.ts';
 import { goldenPath } from './golden.ts';
 
-/** What the real Kopia reported of a fixture; see test/golden/kopia/README.md. */
+/** The real Kopia's report about a fixture; see test/golden/kopia/README.md. */
 export interface Expected {
   password: string;
   hostname: string;

@@ -3,10 +3,9 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { tempDirectory } from './kopia.ts';
 
-/** A file system of its own with a size; away when disposed. */
+/** A separate file system of a given size, which is removed when it is disposed. */
 export interface SmallDisk extends Disposable {
   readonly path: string;
-  /** Leaves no byte free. */
   fill(): void;
 }
 
@@ -20,7 +19,7 @@ export function mountSmallDisk(bytes: number): SmallDisk {
       try {
         for (;;) fs.writeSync(filler, Buffer.alloc(4096, 1));
       } catch {
-        // Full.
+        // The disk is full.
       } finally {
         fs.closeSync(filler);
       }
@@ -41,5 +40,5 @@ function tryMount(): boolean {
   }
 }
 
-/** Root may mount, most others may not. */
+/** Root may mount; most other users may not. */
 export const canMount = process.getuid?.() === 0 && tryMount();

@@ -2,14 +2,14 @@ import type { ThreadPoolFactory } from '../../src/volume-files/index.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
 import { callsThrough } from './with-calls.ts';
 
-/** Called before the pool does what is asked; what it returns is waited for. */
+/** Called before each request of the pool, which waits for it. */
 export type PoolGate = (
   method: string,
   parameters: readonly unknown[],
 ) => Promise<void> | undefined;
 
 /**
- * An in-process pool that asks before each call, so that a test can hold an upload at a known
+ * An in-process pool that waits before each call, so that a test can hold an upload at a known
  * place.
  */
 export function gatedPool(gate: PoolGate): ThreadPoolFactory {

@@ -5,10 +5,10 @@ import type { Bucket } from '../../src/blob/index.ts';
 const golden = new URL('../golden/velero/archive/', import.meta.url);
 
 export const goldenFile = (name: string): Buffer => readFileSync(new URL(name, golden));
-/** Parsed; whole numbers of these files fit into a double. */
+/** Parsed JSON. All integers in these files fit into a double. */
 export const goldenJson = (name: string): unknown => JSON.parse(goldenFile(name).toString());
 
-/** Puts what the real Velero stored under `folder` into a bucket, compressed as it was. */
+/** Puts golden files of the real Velero under `folder` into a bucket, compressed as before. */
 export async function putGolden(bucket: Bucket, name: string, folder: string): Promise<void> {
   for (const file of readdirSync(new URL(`${name}/`, golden))) {
     if (!file.endsWith('.json')) continue;
@@ -22,9 +22,7 @@ export async function putGolden(bucket: Bucket, name: string, folder: string): P
   }
 }
 
-/**
- * Keys that the real Velero made, without the folder and the file of ours that it does not have.
- */
+/** Keys that the real Velero made, without the folder, and without our own file. */
 export const goldenKeys = (name: string): string[] =>
   goldenFile(`${name}/files.txt`)
     .toString()

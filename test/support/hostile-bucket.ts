@@ -20,7 +20,7 @@ import { CLIENT, PASSWORD, DEFAULT_FORMAT } from './repositories.ts';
 
 const DAY_NS = 24n * HOUR_NS;
 
-/** A repository in memory, and what is stored in it. */
+/** A repository in memory, and its contents. */
 export interface Victim {
   readonly storage: MemoryStorage;
   readonly clock: OffsetClock;
@@ -48,7 +48,7 @@ export async function makeVictim(): Promise<Victim> {
   return { storage, clock, contents };
 }
 
-/** What it takes to open it; the storage may be one that does as a test wants. */
+/** Options to open it. The storage may be a faulty one. */
 export interface OpenVictim {
   readonly storage: BlobStorage;
   readonly clock: OffsetClock;
@@ -59,7 +59,7 @@ export const open = ({ storage, clock }: OpenVictim): Promise<Repository> =>
 
 const NO_GARBAGE = { kind: 'snapshotGCStats', data: {} };
 
-/** Without garbage collection: no snapshot names these contents. */
+/** Without garbage collection, because no snapshot has these contents. */
 export const maintain = (
   repository: Repository,
   safety: 'full' | 'none',
@@ -79,7 +79,7 @@ export const maintain = (
     ...options,
   });
 
-/** `fine`, or the code of the error; anything without a code is a fault of ours. */
+/** `fine`, or the code of the error. An error without a code is our bug. */
 export async function outcomeOf(task: () => Promise<unknown>): Promise<string> {
   try {
     await task();
@@ -90,7 +90,7 @@ export async function outcomeOf(task: () => Promise<unknown>): Promise<string> {
   }
 }
 
-/** Ids of contents that cannot be read, or read as something else. */
+/** Ids of contents that are unreadable or changed. */
 export async function missing({ contents }: Victim, repository: Repository): Promise<string[]> {
   const lost: string[] = [];
   for (const [id, data] of contents) {
@@ -104,8 +104,8 @@ export async function missing({ contents }: Victim, repository: Repository): Pro
 }
 
 /**
- * What a user and a schedule do, days after somebody put blobs into the bucket; then those are
- * taken away. Fails when anything that was there before is gone or unreadable.
+ * Simulates a user and a schedule, days after an attacker put blobs into the bucket. Then removes
+ * these blobs. Fails if anything of the victim is lost or unreadable.
  */
 export async function live(
   victim: Victim,

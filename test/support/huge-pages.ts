@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 /** False for a kernel that was built without them. */
 export const hasHugePages = (): boolean => fs.existsSync('/sys/kernel/mm/transparent_hugepage');
 
-/** Bytes of this process that have asked for huge pages. */
+/** Bytes of this process for which huge pages were requested. */
 export const hugeBytes = (): number =>
   fs
     .readFileSync('/proc/self/smaps', 'utf8')

@@ -2,8 +2,8 @@ import { CodedError } from '../../src/base/index.ts';
 import type { PathPattern } from '../../src/snapshot/index.ts';
 
 /**
- * Patterns of options as regular expressions: easy to read, and without a bound on time. The oracle
- * of the matcher that is used.
+ * Option patterns as regular expressions: easy to read, but without a time limit. The oracle for
+ * the real matcher.
  */
 /** Class names of `[:name:]`. */
 const CLASSES: Record<string, string> = {
@@ -69,7 +69,7 @@ function translate(pattern: string): string {
       if (at === first || !whole || (after !== '/' && after !== undefined)) out += '[^/]*';
       else if (after === undefined) out += '.*';
       else {
-        // Also no directory at all lies between: the slash belongs to it.
+        // Matches no directory as well, so the slash is part of it.
         out += '(?:.*/)?';
         at++;
       }

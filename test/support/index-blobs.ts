@@ -4,7 +4,7 @@ import { type BlobCodec, sealBlob } from '../../src/repository/content/sealed-bl
 import type { IndexEntry } from '../../src/repository/index/entry.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
 
-/** Made-up entries; those of one number are of one content. */
+/** Made-up entries. Entries with the same number are of the same content. */
 export function makeEntries(count: number, change: Partial<IndexEntry> = {}): IndexEntry[] {
   return Array.from({ length: count }, (_, i) => {
     const hash = Buffer.alloc(16);

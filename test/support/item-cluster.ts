@@ -14,7 +14,7 @@ interface Scope {
   readonly fieldSelector?: string;
 }
 
-/** A cluster of some objects in memory, for what lists and changes them. It watches nothing. */
+/** A cluster of some objects in memory, without watches, for code that lists and changes them. */
 export class ItemCluster {
   readonly #objects: KubeObject[];
   readonly #created: (made: KubeObject, cluster: ItemCluster) => void;

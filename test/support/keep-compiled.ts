@@ -1,8 +1,7 @@
 import { flushCompileCache } from 'node:module';
 import { afterAll } from 'vitest';
 
-// vitest ends the process of a test file by a signal, and then Node would keep nothing that it has
-// compiled.
+// vitest ends test files by a signal, and Node would then discard its compile cache.
 afterAll(() => {
   flushCompileCache();
 });

@@ -4,9 +4,8 @@ import type { Repository } from '../../src/repository/index.ts';
 import { decodeManifests } from '../../src/repository/manifest/manifest-content.ts';
 
 /**
- * Merges the contents of manifests as Kopia does: by the index that this client has loaded, and
- * without a trace of those that were deleted (repo/manifest/committed_manifest_manager.go,
- * compactLocked; v0.23.1).
+ * Merges the contents of manifests as Kopia does. Uses the index that this client has loaded, and
+ * drops deleted manifests (repo/manifest/committed_manifest_manager.go, compactLocked; v0.23.1).
  */
 export async function mergeAsKopia({ contents }: Repository): Promise<void> {
   const live = [...contents.entries({ prefix: 'm' })].filter(({ deleted }) => !deleted);

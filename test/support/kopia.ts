@@ -8,7 +8,7 @@ export const KOPIA = join(PEERS, 'bin', 'kopia');
 export const hasKopia = existsSync(KOPIA);
 if (!hasKopia && process.env.REQUIRE_PEERS === '1') throw new Error(`no kopia at ${KOPIA}`);
 
-/** The real Kopia with folders of its own, connected to one file system repository. */
+/** The real Kopia with its own folders, connected to a file system repository. */
 export class Kopia {
   readonly #home = mkdtempSync(join(tmpdir(), 'kopia-'));
   readonly #password: string;
@@ -25,12 +25,12 @@ export class Kopia {
       KOPIA_LOG_DIR: join(this.#home, 'log'),
       KOPIA_PASSWORD: this.#password,
       KOPIA_CHECK_FOR_UPDATES: 'false',
-      // Without it the command to upgrade a repository is hidden.
+      // Without it Kopia hides the command to upgrade a repository.
       KOPIA_UPGRADE_LOCK_ENABLED: 'true',
     };
   }
 
-  /** Throws with Kopia's own words when it fails. */
+  /** Throws Kopia's error output. */
   run(...parameters: string[]): string {
     const options = { env: this.#environment, encoding: 'utf8', maxBuffer: 1 << 28 } as const;
     const result = spawnSync(KOPIA, parameters, options);
@@ -38,7 +38,7 @@ export class Kopia {
     throw new Error(`kopia ${parameters.join(' ')}: ${result.stderr || result.stdout}`);
   }
 
-  /** For running it beside something else. */
+  /** To run it as a separate process. */
   command(...parameters: string[]): [string, string[], { env: NodeJS.ProcessEnv }] {
     return [KOPIA, parameters, { env: this.#environment }];
   }
@@ -70,7 +70,7 @@ export class Kopia {
     return this;
   }
 
-  /** Everything a user would run to be sure that the repository is sound. */
+  /** All checks that a user would run on a repository. */
   verifyAll(): void {
     this.run('snapshot', 'verify', '--verify-files-percent=100');
     this.run('content', 'verify', '--download-percent=100');
@@ -86,7 +86,7 @@ const clientFlags = (client: { username: string; hostname: string }): string[] =
 export const tempDirectory = (name: string): string => mkdtempSync(join(tmpdir(), `${name}-`));
 
 /**
- * Throws with the first differences when two trees differ in names, types, modes, owners, times or
+ * Throws the first differences between two trees. Compares names, types, modes, owners, times and
  * bytes.
  */
 export function assertSameTree(a: string, b: string): void {

@@ -16,9 +16,7 @@ export const taskOf = (
 ): MaintenanceReport['tasks'][number] =>
   report.tasks.find((each) => each.task === task) ?? { task, skipped: 'it is not there' };
 
-/**
- * A writer whose index blob lands when it is let go; from then on the writer does nothing any more.
- */
+/** A writer whose index blob lands when `land` is called. The writer does nothing afterwards. */
 export function dyingWriter(inner: BlobStorage): {
   storage: BlobStorage;
   land: () => void;
@@ -40,13 +38,13 @@ export function dyingWriter(inner: BlobStorage): {
   return { storage, land, held: held.promise };
 }
 
-/** A repository of its own, in which a test may do as it likes. */
+/** A repository of the test's own. */
 export interface World {
   readonly storage: MemoryStorage;
   readonly clock: OffsetClock;
 }
 
-/** Time goes by, others write, and the maintenance of a day runs. */
+/** Passes a day: other clients write, and maintenance runs. */
 export async function passDay(
   world: World,
   mode: 'quick' | 'full' = 'full',
@@ -58,7 +56,7 @@ export async function passDay(
   return await maintain(repository, 'full', { mode });
 }
 
-/** So many index blobs that the epoch ends. */
+/** Writes enough index blobs to end the epoch. */
 export async function passEpoch(world: World, mode: 'quick' | 'full' = 'full'): Promise<void> {
   await using repository = await open(world);
   for (let i = 0; i < 21; i++) {
@@ -69,7 +67,7 @@ export async function passEpoch(world: World, mode: 'quick' | 'full' = 'full'): 
   await maintain(repository, 'full', { mode });
 }
 
-/** Somebody was killed before an index named the pack. */
+/** Simulates a writer that was killed before an index had the pack. */
 export async function abandonPack({ storage, clock }: World): Promise<string> {
   const before = new Set(storage.blobs.keys());
   const refusing = faulty(storage, ({ operation, id }) => {
@@ -83,13 +81,13 @@ export async function abandonPack({ storage, clock }: World): Promise<string> {
   return pack ?? expect.fail('no pack was put');
 }
 
-/** The victim, in a storage of its own. */
+/** A copy of the victim, in its own storage. */
 export function worldOf(victim: Victim): World {
   const clock = new OffsetClock(victim.clock);
   return { storage: victim.storage.clone(clock), clock };
 }
 
-/** An entry of the victim, changed; and whatever an index says of it now. */
+/** The current index entry of a content. */
 export async function entryOf(world: World, id: ContentId): Promise<IndexEntry> {
   await using repository = await open(world);
   return repository.contents.findOrThrow(id);

@@ -8,7 +8,7 @@ const attach = (image: string): string | undefined => {
   return result.status === 0 ? result.stdout.trim() : undefined;
 };
 
-/** Whether this machine lets us make block devices of files. */
+/** Whether this machine allows block devices of files. */
 export const hasLoopDevices = process.getuid?.() === 0 && probe();
 
 function probe(): boolean {
@@ -21,7 +21,7 @@ function probe(): boolean {
   return device !== undefined;
 }
 
-/** A block device whose bytes are those of the file, until it is disposed. */
+/** A block device with the bytes of the file, until it is disposed. */
 export function loopDevice(image: string): { path: string } & AsyncDisposable {
   const path = attach(image);
   if (path === undefined) throw new Error(`no loop device for ${image}`);

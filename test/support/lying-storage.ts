@@ -1,12 +1,12 @@
 import type { BlobMetadata, SignalOptions } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 
-/** What a listing becomes: an empty one, an older one, one that lacks something. */
+/** Changes a listing: empty, older, or incomplete. */
 export type Lie = (prefix: string, blobs: readonly BlobMetadata[]) => readonly BlobMetadata[];
 
 /**
- * A storage whose listings may be wrong: what a proxy, a stale replica or a damaged bucket index
- * answers.
+ * A storage whose listings may be wrong, as from a proxy, a stale replica or a damaged bucket
+ * index.
  */
 export class LyingStorage extends ForwardingStorage {
   /** Undefined: the truth. */

@@ -19,7 +19,7 @@ import {
 } from '../../src/repository/maintenance/rewrite-packs.ts';
 import { planGarbageCollection } from '../../src/snapshot/index.ts';
 
-/** Single tasks of maintenance, planned and applied at once. */
+/** Single maintenance tasks, planned and applied at once. */
 
 async function apply(plan: Promise<TaskPlan> | TaskPlan): Promise<TaskStats> {
   const stats = await (await plan).apply();
@@ -58,8 +58,7 @@ export const deleteUnreferencedPacks = (
 ): Promise<TaskStats> => apply(planPackDeletion(context, options));
 
 /**
- * A collection that is over when its plan is returned, for tests that go on between it and the next
- * task.
+ * A collection that has ended when its plan is returned. For tests that act before the next task.
  */
 export async function collectGarbage(context: TaskContext): Promise<TaskPlan> {
   const stats = await apply(planGarbageCollection(context));

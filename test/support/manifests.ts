@@ -41,7 +41,9 @@ export const ofKind = (list: readonly Manifest[], kind: string): Manifest[] =>
     .filter((manifest) => manifest.kind === kind)
     .sort((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
 
-/** True where helm and a real API server are; with REQUIRE_PEERS=1 their absence is an error. */
+/**
+ * True if helm and a real API server are installed. With REQUIRE_PEERS=1, it is an error if not.
+ */
 export function hasHelm(): boolean {
   if (existsSync(peer('helm'))) return hasRealApi();
   if (process.env.REQUIRE_PEERS === '1') {
@@ -56,7 +58,7 @@ const environmentOf = ({ directory, kubeconfig }: RealApi): NodeJS.ProcessEnv =>
   KUBECONFIG: kubeconfig,
 });
 
-/** What helm prints; throws with its standard error. */
+/** The output of helm. Throws its standard error. */
 export const helm = (api: RealApi, ...parameters: string[]): string =>
   execFileSync(peer('helm'), parameters, {
     encoding: 'utf8',
@@ -64,7 +66,7 @@ export const helm = (api: RealApi, ...parameters: string[]): string =>
     stdio: ['ignore', 'pipe', 'pipe'],
   });
 
-/** What helm says against it. */
+/** The error output of helm. */
 export function helmRefusal(api: RealApi, ...parameters: string[]): string {
   const env = environmentOf(api);
   const { status, stderr } = spawnSync(peer('helm'), parameters, { encoding: 'utf8', env });
@@ -79,8 +81,8 @@ export const renderOverlay = (api: RealApi, name: string): Promise<string> =>
   api.kubectl('kustomize', join(ROOT, 'manifests', name));
 
 /**
- * A kustomization of a user on top of ours, which is copied beside it: kustomize takes no absolute
- * paths.
+ * A user's kustomization on top of our manifests, which are copied beside it: kustomize accepts no
+ * absolute paths.
  */
 export async function kustomizationOnTop(
   api: RealApi,
@@ -93,7 +95,7 @@ export async function kustomizationOnTop(
   return folder;
 }
 
-/** The API server's own word on a text of manifests; nothing is kept. */
+/** The API server's answer to manifests, as a dry run. */
 export async function dryRun(api: RealApi, text: string, namespace = 'velero'): Promise<string> {
   const file = join(api.directory, 'manifest.yaml');
   await fs.writeFile(file, text);
@@ -101,7 +103,7 @@ export async function dryRun(api: RealApi, text: string, namespace = 'velero'): 
   return api.kubectl('apply', ...flags, '-f', file);
 }
 
-/** Whether a ServiceAccount may do something, by the API server's own word. */
+/** Whether a ServiceAccount may do something, according to the API server. */
 export async function mayDo(
   api: RealApi,
   account: string,
@@ -114,7 +116,7 @@ export async function mayDo(
   return said === 'yes\n';
 }
 
-/** A pod that serves TLS with the Secret, and whose probes speak it. */
+/** A pod that serves TLS with the Secret, and whose probes use TLS. */
 export function expectTls(
   pod: Readonly<Record<string, unknown>> | undefined,
   secret: string,

@@ -8,7 +8,7 @@ import {
   type SignalOptions,
 } from '../../src/blob/index.ts';
 
-/** A bucket in memory, whose objects a test may look at and change. */
+/** A bucket in memory. Tests may read and change its objects. */
 export class MemoryBucket implements Bucket {
   readonly displayName = 'memory';
   readonly objects = new Map<string, Buffer>();

@@ -19,16 +19,16 @@ export interface MemoryBlob {
 export interface MemoryStorageOptions {
   clock?: Clock;
   hasObjectLock?: boolean;
-  /** `refuses` as a directory of old did, `ignores` as some S3 services do. */
+  /** `refuses` like old directories, `ignores` like some S3 services. */
   conditionalPut?: 'works' | 'refuses' | 'ignores';
 }
 
-/** A storage in memory, whose blobs a test may look at and change. */
+/** A storage in memory. Tests may read and change its blobs. */
 export class MemoryStorage implements BlobStorage {
   readonly displayName = 'memory';
   readonly hasObjectLock: boolean;
   readonly blobs = new Map<string, MemoryBlob>();
-  /** Every whole read: what it took. */
+  /** All reads of a whole blob. */
   readonly wholeReads: { id: string; lengthBytes: number }[] = [];
   readonly #clock: Clock;
   readonly #conditionalPut: 'works' | 'refuses' | 'ignores';
@@ -39,7 +39,7 @@ export class MemoryStorage implements BlobStorage {
     this.#conditionalPut = options.conditionalPut ?? 'works';
   }
 
-  /** The same blobs in a storage of its own, which may go by another clock. */
+  /** A separate storage with the same blobs, and optionally another clock. */
   clone(clock: Clock = this.#clock): MemoryStorage {
     const copy = new MemoryStorage({
       clock,
@@ -50,7 +50,7 @@ export class MemoryStorage implements BlobStorage {
     return copy;
   }
 
-  /** Puts as somebody else would, past every rule. */
+  /** Puts like another program, without any checks. */
   set(id: string, bytes: Uint8Array): void {
     this.blobs.set(id, { bytes: Buffer.from(bytes), timestampNs: this.#clock.nowNs() });
   }
@@ -138,7 +138,7 @@ export class MemoryStorage implements BlobStorage {
     return blob;
   }
 
-  /** Others may run between any two requests. */
+  /** Lets other tasks run between two requests. */
   async #turn(signal: AbortSignal | undefined): Promise<void> {
     await Promise.resolve();
     signal?.throwIfAborted();

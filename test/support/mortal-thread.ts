@@ -3,13 +3,12 @@ import { parentPort } from 'node:worker_threads';
 import type { Request } from '../../src/workers/protocol.ts';
 
 /**
- * Imported before the entry of a thread: it dies in the middle of a task, as `globalThis.death`
- * says.
+ * Imported before the entry of a thread: kills the thread in a task, as `globalThis.death` says.
  */
 interface Death {
   readonly task: string;
   readonly how?: 'throw' | 'exit';
-  /** A file that it makes first: while that is there, no thread dies. */
+  /** A file that it makes first. While the file exists, no thread dies. */
   readonly once?: string;
 }
 

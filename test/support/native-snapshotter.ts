@@ -2,12 +2,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { peer } from './real-api.ts';
 
-/** Not one of the peers that everyone has: its tests are there for whoever installs it. */
+/** Not one of the usual peers: its tests run only if it is installed. */
 export const hasNativeSnapshotter = (): boolean => fs.existsSync(peer('native-snapshotter'));
 
 export const SNAPSHOTTER = 'native-snapshotter';
 
-/** A folder of plugins with it alone. */
+/** A plugin folder with this plugin alone. */
 export function pluginFolder(directory: string): string {
   const folder = join(directory, 'plugins');
   fs.mkdirSync(folder, { recursive: true });
@@ -27,7 +27,7 @@ export interface Asked {
   readonly credentials?: string;
 }
 
-/** A directory that the plugin has volumes and their snapshots in. */
+/** The directory of the plugin's volumes and snapshots. */
 export class NativeDirectory {
   readonly path: string;
 
@@ -53,7 +53,7 @@ export class NativeDirectory {
     return fs.existsSync(path) ? fs.readdirSync(path).sort() : [];
   }
 
-  /** What the plugin was asked, in its order. */
+  /** Calls to the plugin, in order. */
   asked(call?: string): Asked[] {
     const path = join(this.path, 'asked.jsonl');
     if (!fs.existsSync(path)) return [];

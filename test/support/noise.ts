@@ -1,8 +1,7 @@
 import { createCipheriv, createHash } from 'node:crypto';
 
 /**
- * Bytes that cannot be compressed, the same ones for a seed: 1 GB/s, where the `prng` of the golden
- * inputs makes 10 MB/s.
+ * Incompressible bytes, the same for a seed: 1 GB/s, and `prng` of the golden inputs has 10 MB/s.
  */
 export function noise(seed: string, length: number): Buffer {
   const key = createHash('sha256').update(seed).digest();

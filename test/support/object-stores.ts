@@ -10,9 +10,9 @@ export interface ObjectStore extends AsyncDisposable {
   readonly name: string;
   /** `http://127.0.0.1:…` */
   readonly endpoint: string;
-  /** A location below the one bucket; each prefix is a store of its own. */
+  /** A location in the bucket. Each prefix is a separate store. */
   location(prefix: string, parameters?: Record<string, string>): string;
-  /** How Kopia reaches the same prefix; undefined where it cannot. */
+  /** Kopia's parameters for the prefix; undefined if Kopia cannot reach it. */
   kopia: ((prefix: string) => string[]) | undefined;
   /** Credentials, for `openStorage` and for processes. */
   readonly environment: NodeJS.ProcessEnv;
@@ -21,7 +21,7 @@ export interface ObjectStore extends AsyncDisposable {
 export const BUCKET = 'backups';
 const ACCESS = 'peersaccess';
 const SECRET = 'peerssecret';
-/** Of the emulator; known to all. */
+/** The emulator's public credentials. */
 const AZURITE_ACCOUNT = 'devstoreaccount1';
 const AZURITE_KEY =
   'Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==';
@@ -178,7 +178,7 @@ async function makeAzureContainer(endpoint: string): Promise<void> {
 async function waitUntilReady(server: ChildProcess, endpoint: string, log: string): Promise<void> {
   const end = performance.now() + READY_MS;
   while (performance.now() < end && server.exitCode === null) {
-    // Any answer will do, also a refusal.
+    // Any answer is enough, even a refusal.
     const isUp = await fetch(endpoint, { signal: AbortSignal.timeout(1000) }).then(
       () => true,
       () => false,

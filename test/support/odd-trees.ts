@@ -4,21 +4,21 @@ import { posix } from '../../src/base/index.ts';
 import { noise } from './noise.ts';
 
 /**
- * Random trees with all kinds of entries, and their contents. A path is text in which each
- * character stands for one byte (`latin1`), since some names are not UTF-8.
+ * Random trees with all kinds of entries, and their contents. Each character of a path is one byte
+ * (`latin1`), because some names are not UTF-8.
  */
 export type OddTree = ReadonlyMap<string, OddEntry>;
 export type Random = (below: number) => number;
 
 export interface OddEntry {
   readonly type: 'file' | 'directory' | 'link' | 'fifo' | 'socket';
-  /** Bytes of a file, or where a link leads. */
+  /** Bytes of a file, or the target of a link. */
   readonly content: string;
   /** Mode, owner, time and extended attributes. */
   readonly attributes: string;
   /** Names of the same file in the tree, sorted. */
   readonly names: string;
-  /** The tree has all names of the file. */
+  /** All names of the file are in the tree. */
   readonly isOwn: boolean;
 }
 
@@ -52,11 +52,11 @@ const ACCESS_LIST = Buffer.from(
 
 export interface GrowOptions {
   readonly random: Random;
-  /** With names that the rules leave out. */
+  /** Includes names that the rules leave out. */
   readonly isKept?: boolean;
   /** The target of links. Its files get more names in the tree; sockets are made too. */
   readonly outside?: string;
-  /** Entries that a restore must not change until {@link thaw}: `chattr +i`. */
+  /** Makes entries immutable until {@link thaw} (`chattr +i`). A restore must not change them. */
   readonly isFrozen?: boolean;
 }
 
@@ -70,7 +70,7 @@ export function grow(root: string, options: GrowOptions): void {
       const here = `${path}/${name}`;
       const kind = options.random(14);
       const isThere = fs.lstatSync(disk(here), { throwIfNoEntry: false }) !== undefined;
-      // The tree gets another state.
+      // Changes the tree.
       if (isThere && options.random(3) > 0) continue;
       fs.rmSync(disk(here), { recursive: true, force: true });
       if (kind > 10 && depth < 2) fill(here, depth + 1);
@@ -126,7 +126,7 @@ function growEntry(here: string, kind: number, options: GrowOptions, files: stri
   return true;
 }
 
-/** Gives an entry random attributes. Entries with several names get those of the last one. */
+/** Gives an entry random attributes. If an entry has several names, the last name decides. */
 function adorn(here: string, random: Random): void {
   const at = disk(here);
   const stat = fs.lstatSync(at);
@@ -151,7 +151,7 @@ function setXattr(at: Buffer, name: string, value: Buffer): void {
   fs.closeSync(file);
 }
 
-/** All that is below a directory, and the directory itself as ''. */
+/** All entries below a directory, and the directory itself as ''. */
 export function look(root: string): OddTree {
   const found = new Map<
     string,
@@ -216,7 +216,7 @@ function xattrsOf(here: Buffer): string {
   }
 }
 
-/** Takes `chattr +i` from all of a tree. */
+/** Removes `chattr +i` from a tree. */
 export function thaw(root: string): void {
   // Fails for links and FIFOs, which have no such flag.
   spawnSync('chattr', ['-R', '-f', '-i', root], { stdio: 'ignore' });

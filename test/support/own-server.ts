@@ -6,7 +6,7 @@ export interface OwnServerOptions {
   readonly program: string;
   readonly parameters: readonly string[];
   readonly env: NodeJS.ProcessEnv;
-  /** A file that the log is added to. */
+  /** The log is appended to this file. */
   readonly log: string;
 }
 
@@ -35,7 +35,7 @@ export class OwnServer implements AsyncDisposable {
     return this.#child.exitCode !== null || this.#child.signalCode !== null;
   }
 
-  /** As a kernel short of memory does it. */
+  /** Like a kernel that is short of memory. */
   async kill(): Promise<void> {
     await this.#end('SIGKILL');
   }

@@ -4,24 +4,22 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 
 const ROOT = new URL('../..', import.meta.url).pathname;
-/** Packages of earlier sources go when nobody can be running them any more. */
+/** Packages of earlier sources are deleted when no test can run them any more. */
 const KEPT_MS = 24 * 3_600_000;
 
-/**
- * Lays the package out in a folder as npm would install it, without sources; returns its command.
- */
+/** Installs the package in a folder as npm would, without sources. Returns its command. */
 export function installPackage(target: string): string {
   execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
   fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
-  // Without it Node reads each file to find out that it is a module.
+  // Without it Node reads each file to detect modules.
   fs.copyFileSync(join(ROOT, 'package.json'), join(target, 'package.json'));
   fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
   return join(target, 'bin', 'longshore');
 }
 
 /**
- * The package of the present sources, laid out once for all test files: where it is there, it is
- * complete. Returns its folder.
+ * The package of the current sources, made once for all test files. An existing folder is complete.
+ * Returns the folder.
  */
 export function sharedPackage(): string {
   const folder = join(ROOT, 'node_modules', '.cache', 'longshore');
@@ -35,22 +33,20 @@ export function sharedPackage(): string {
   try {
     fs.renameSync(own, target);
   } catch {
-    // Another test file was first.
+    // A concurrent test file was faster.
     fs.rmSync(own, { recursive: true, force: true });
   }
   return target;
 }
 
 /**
- * The command of {@link sharedPackage}: it starts in half the CPU time that the sources take. Tests
- * of what differs between the two, and some others, so that the sources are started too, use
- * `bin/longshore`.
+ * The command of {@link sharedPackage}. The package starts in half the CPU time of the sources.
+ * Tests of their differences use `bin/longshore`. Some other tests do, too, so that the sources are
+ * started.
  */
 export const packagedProgram = (): string => join(sharedPackage(), 'bin/longshore');
 
-/**
- * Of all that goes into the package: times of files say nothing after a checkout of another commit.
- */
+/** Hashes all files of the package, because file times mean nothing after a checkout. */
 function sourcesHash(): string {
   const hash = createHash('sha256');
   const add = (path: string): void => {

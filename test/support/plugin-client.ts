@@ -6,7 +6,7 @@ import * as grpc from '@grpc/grpc-js';
 import type { Method } from '../../src/plugin/protocol/messages.ts';
 import { type Decoded, decode, encode } from '../../src/plugin/protocol/wire.ts';
 
-/** What a host of plugins is told by the line on stdout. */
+/** The line on stdout for a host of plugins. */
 export interface Handshake {
   readonly fields: readonly string[];
   readonly address: string;
@@ -18,7 +18,7 @@ export const HOST = { VELERO_PLUGIN: 'hello', PLUGIN_PROTOCOL_VERSIONS: '2' };
 export interface PluginProcess {
   readonly process: ChildProcess;
   readonly handshake: Handshake | undefined;
-  /** Lines that came so far. */
+  /** Lines so far. */
   readonly log: string[];
   readonly exit: Promise<number | null>;
 }
@@ -58,7 +58,7 @@ export interface CallFailure {
   readonly metadata: grpc.Metadata;
 }
 
-/** A client of one plugin process, with a gRPC of others. */
+/** A client of one plugin process, with another gRPC library. */
 export class PluginClient {
   readonly #client: grpc.Client;
 
@@ -103,7 +103,7 @@ export class PluginClient {
     });
   }
 
-  /** A call that stays open. */
+  /** Starts a streaming call. */
   stream(path: string, method: Method): grpc.ClientReadableStream<Decoded> {
     return this.#client.makeServerStreamRequest(
       path,

@@ -8,7 +8,7 @@ import {
 } from '../../src/kube/index.ts';
 import { NAMESPACE } from './dev-cluster.ts';
 
-/** A Backup as Velero's server hands it to a plugin. */
+/** A Backup as Velero's server passes it to a plugin. */
 export const backupOf = (
   name: string,
   spec: Partial<Backup['spec']> = {},
@@ -55,5 +55,5 @@ export const pvcOf = (
   name: string,
 ): Promise<PersistentVolumeClaim> => client.get(PVCS, { namespace, name });
 
-/** As it lies in a backup: without what only the cluster knows. */
+/** The item in its stored form, without fields that only the cluster knows. */
 export const stored = <T extends KubeObject>(item: T): T => JSON.parse(JSON.stringify(item)) as T;

@@ -39,7 +39,7 @@ export class PolicedCluster implements AsyncDisposable {
     await api.client.create(SERVICE_ACCOUNTS, { metadata: server });
     await api.kubectl('apply', '-k', join(ROOT, 'manifests/beside-velero'));
     await cluster.annotate({ 'longshore.io/host-pods': HOST_PODS });
-    // Policies and their parameters arrive a moment after they are made.
+    // Policies and their parameters take effect a moment after their creation.
     const agent = await cluster.clientOf(AGENT);
     const spec = { containers: [{ name: 'a', image: 'evil' }] };
     const hostile = { apiVersion: 'v1', kind: 'Pod', metadata: { name: 'x' }, spec };
@@ -52,13 +52,13 @@ export class PolicedCluster implements AsyncDisposable {
     return cluster;
   }
 
-  /** On the template of the DaemonSet; null takes one away. */
+  /** Sets annotations on the template of the DaemonSet; null removes one. */
   async annotate(annotations: Readonly<Record<string, string | null>>): Promise<void> {
     const spec = { template: { metadata: { annotations } } };
     await this.api.client.patch(DAEMON_SETS, { namespace: 'velero', name: AGENT }, { spec });
   }
 
-  /** `pod`: the token belongs to it, as one that a kubelet has made. */
+  /** `pod`: binds the token to this pod, like a kubelet. */
   async clientOf(account: string, pod?: string): Promise<KubeClient> {
     const { api } = this;
     const bound = pod === undefined ? [] : ['--bound-object-kind=Pod', '--bound-object-name', pod];
@@ -74,7 +74,7 @@ export class PolicedCluster implements AsyncDisposable {
     return client;
   }
 
-  /** What the API server says to a request: `admitted`, or why not. Nothing is kept. */
+  /** The API server's dry-run answer to a request: `admitted`, or the reason of a refusal. */
   async answer(
     client: KubeClient,
     method: 'POST' | 'PUT' | 'PATCH' | 'DELETE',

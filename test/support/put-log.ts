@@ -1,11 +1,11 @@
 import type { BlobId, BlobStorage, PutOptions, SignalOptions } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 
-/** Passes everything on, and remembers which blobs were put. */
+/** Forwards all calls, and records the put blobs. */
 export class PutLog extends ForwardingStorage {
-  /** Of all puts that took effect, in order. */
+  /** All puts that took effect, in order. */
   readonly puts: string[] = [];
-  /** Before each deletion. */
+  /** Called before each deletion. */
   deletes: () => void = () => undefined;
 
   constructor(inner: BlobStorage, puts: string[] = []) {
@@ -13,7 +13,7 @@ export class PutLog extends ForwardingStorage {
     this.puts = puts;
   }
 
-  /** Blobs that were put more than once, whether they were deleted meanwhile or not. */
+  /** Blobs that were put more than once, even if they were deleted meanwhile. */
   get putTwice(): string[] {
     return [...new Set(this.puts.filter((id, at) => this.puts.indexOf(id) !== at))];
   }

@@ -2,10 +2,7 @@ import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/**
- * What services that speak S3 do otherwise than Amazon's. The comment names a service that was seen
- * to do it.
- */
+/** Differences from Amazon's S3. Comments name a service that has the quirk. */
 export type Quirk =
   | 'refuses checksum headers' // Backblaze B2
   | 'refuses the checksum mode' // Backblaze B2
@@ -45,7 +42,7 @@ export interface QuirkyS3 extends AsyncDisposable {
     headers: IncomingMessage['headers'];
   }[];
   readonly objects: Map<string, StoredObject>;
-  /** From now on no put may bring the objects above so many bytes. */
+  /** Limits the total size of objects for later puts. */
   limit(bytesMax: number, answer?: FullAnswer): void;
   location(prefix: string, parameters?: Record<string, string>): string;
 }
@@ -55,7 +52,7 @@ export interface StoredObject {
   readonly etag: string;
 }
 
-/** How a service says that it has no room. */
+/** The answer of a full service. */
 export interface FullAnswer {
   readonly status: number;
   readonly code: string;
@@ -69,7 +66,7 @@ export const QUIRKY_ENVIRONMENT = {
   AWS_EC2_METADATA_DISABLED: 'true',
 };
 
-/** An S3 service in memory, on loopback. It checks no signatures, but what they cover. */
+/** An S3 service in memory, on loopback. The service checks signed values, but no signatures. */
 export async function startQuirkyS3(
   quirks: readonly Quirk[] = [],
   bucket = 'backups',
@@ -243,7 +240,7 @@ class Service {
     return `<Contents>${element('Key', told(name))}${element('LastModified', modified.toISOString())}${element('ETag', etag)}${element('Size', String(data.length))}</Contents>`;
   }
 
-  /** Throws if the service would not take the body of this put. */
+  /** Throws if the service would refuse the body of this put. */
   #assertPut(headers: IncomingMessage['headers'], body: Buffer): void {
     if (this.#has('denies puts')) throw new Refusal(403, 'AccessDenied', 'Access Denied');
     const stored = this.objects.values().reduce((sum, { data }) => sum + data.length, 0);
@@ -422,7 +419,7 @@ const CONDITION_REFUSALS = [
 
 const noSuchKey = (): Refusal => new Refusal(404, 'NoSuchKey', 'no such key');
 
-/** Keys below a prefix, and folders instead of what lies below the delimiter, in order. */
+/** Keys below a prefix in order, with folders in place of the keys behind a delimiter. */
 function namesBelow(keys: string[], prefix: string, delimiter: string | undefined): string[] {
   const names = keys
     .filter((key) => key.startsWith(prefix))

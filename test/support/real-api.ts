@@ -19,10 +19,10 @@ export const PEERS_DIR =
 const SCRIPTS = new URL('../peers/', import.meta.url).pathname;
 const NEEDED = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl'];
 
-/** Path of a peer's program, there or not. */
+/** Path of a peer's program, which may be missing. */
 export const peer = (name: string): string => join(PEERS_DIR, 'bin', name);
 
-/** True where these programs are; with REQUIRE_PEERS=1 their absence is an error. */
+/** True if these programs are installed. With REQUIRE_PEERS=1, it is an error if not. */
 export function hasPeers(...names: string[]): boolean {
   const missing = names.filter((name) => !existsSync(peer(name)));
   if (missing.length === 0) return true;
@@ -32,7 +32,7 @@ export function hasPeers(...names: string[]): boolean {
   return false;
 }
 
-/** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
+/** True if the binaries are installed. With REQUIRE_PEERS=1, it is an error if not. */
 export function hasRealApi(): boolean {
   const missing = NEEDED.filter((name) => !existsSync(peer(name)));
   if (missing.length === 0) return true;
@@ -55,7 +55,7 @@ export interface RealApi extends AsyncDisposable {
 }
 
 /**
- * Who asked for what, and whether it was allowed: of the ServiceAccounts of this namespace, in
+ * An audit policy: records requests of this namespace's ServiceAccounts, and their results, in
  * `audit.log`.
  */
 export const auditPolicy = (namespace: string): string =>
@@ -78,10 +78,10 @@ const WITHOUT_POLICIES = [
 
 /**
  * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need.
- * `auditOf`: a namespace whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount
- * does not exist are refused. `hasVeleroCrds`: Velero's own. `isBare`: a cluster that has never
- * seen Velero, with snapshots alone, and DaemonSets are served. `hasPolicies`: false for one
- * without ValidatingAdmissionPolicy, as before Kubernetes 1.30.
+ * `auditOf`: records requests of this namespace's ServiceAccounts, and refuses pods whose
+ * ServiceAccount does not exist. `hasVeleroCrds`: installs Velero's own. `isBare`: a cluster
+ * without Velero, with snapshots only, that runs DaemonSets. `hasPolicies`: false to omit
+ * ValidatingAdmissionPolicy, as before Kubernetes 1.30.
  */
 export async function startRealApi(
   portBase: number,
@@ -103,8 +103,7 @@ export async function startRealApi(
     PEERS_DIR,
     PORT_BASE: String(portBase),
     KUBECONFIG: join(directory, 'kubeconfig'),
-    // Nodes here have no kubelet whose absence could be noticed, and agents are started by the
-    // tests.
+    // Nodes have no kubelet here, so no controller must notice its absence. The tests start agents.
     KCM_CONTROLLERS: `*,-node-lifecycle-controller${isBare ? '' : ',-daemonset-controller'}`,
   };
   const stack = async (command: string, ...parts: string[]): Promise<void> => {
@@ -163,8 +162,8 @@ function crdsIn(folder: string): object[] {
 }
 
 /**
- * Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed.
- * The first of a name counts.
+ * The snapshot CRDs are the real ones. The location is the only needed CRD of Velero's own. The
+ * first CRD of a name counts.
  */
 async function installCrds(client: KubeClient, first: readonly object[]): Promise<void> {
   const ours = [...crdsIn('snapshot'), ...CRDS.map(customResourceDefinition), LOCATION_CRD];

@@ -15,12 +15,12 @@ export const SNAPSHOT_CLASS = 'dir-snap';
 const NEEDED = ['csidir', 'csi-snapshotter', 'snapshot-controller'] as const;
 export type Part = (typeof NEEDED)[number];
 
-/** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
+/** True if the binaries are installed. With REQUIRE_PEERS=1, it is an error if not. */
 export const hasRealCsi = (): boolean => hasPeers(...NEEDED);
 
 /**
- * The real snapshot controller and csi-snapshotter on an API server, with our small driver csidir;
- * no node.
+ * The real snapshot controller and csi-snapshotter on an API server, with our small driver csidir,
+ * and without a node.
  */
 export class RealCsi implements AsyncDisposable {
   readonly #api: RealApi;
@@ -73,8 +73,7 @@ export class RealCsi implements AsyncDisposable {
   }
 
   /**
-   * Kills a part. One that begins again finds what is there then, and not what there was in
-   * between.
+   * Kills a part. After a restart, it sees the current objects and has missed the changes before.
    */
   async end(part: Part): Promise<void> {
     const child = this.#parts.get(part);
@@ -85,7 +84,7 @@ export class RealCsi implements AsyncDisposable {
     await ended;
   }
 
-  /** A PVC that is bound to a volume of the driver, with a file in it. */
+  /** A bound PVC of the driver, with a file in its volume. */
   async makeVolume(namespace: string, name: string): Promise<PersistentVolumeClaim> {
     const { client } = this.#api;
     const volumeName = `${namespace}-${name}`;
@@ -113,7 +112,7 @@ export class RealCsi implements AsyncDisposable {
     });
   }
 
-  /** Handles of what the storage has. */
+  /** Handles of the snapshots in the storage. */
   snapshots(): string[] {
     return readdirSync(join(this.#data, 'snapshots'));
   }

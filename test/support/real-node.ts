@@ -22,10 +22,13 @@ const NEEDED = [
   ...['minio', 'velero', 'velero-restore-helper', 'velero-plugin-for-aws', 'kopia', 'pause', 'fwd'],
 ];
 const BUFFER_BYTES = 64 << 20;
-/** In the image that stands for ours. */
+/** The name of the image that stands for ours. */
 const IMAGE = 'localhost/longshore:1';
 
-/** True where the binaries are and this is root; with REQUIRE_PEERS=1 their absence is an error. */
+/**
+ * True if the binaries are installed and the user is root. With REQUIRE_PEERS=1, it is an error if
+ * not.
+ */
 export function hasRealNode(): boolean {
   const missing = NEEDED.filter((name) => !existsSync(join(PEERS_DIR, 'bin', name)));
   if (process.getuid?.() !== 0) missing.push('root');
@@ -44,8 +47,8 @@ export interface ProcessOfPod {
 }
 
 /**
- * What runs in pods are processes of this machine: those whose command matches. `cgroup`: only
- * those below this control group, which the pods of a node have for themselves.
+ * Processes of pods on this machine whose command matches. `cgroup`: only those below this control
+ * group, which belongs to the pods of one node.
  */
 export function processesOf(command: RegExp, cgroup = ''): ProcessOfPod[] {
   return readdirSync('/proc').flatMap((name) => {
@@ -56,7 +59,7 @@ export function processesOf(command: RegExp, cgroup = ''): ProcessOfPod[] {
       const isOfNode = readFileSync(`/proc/${name}/cgroup`, 'utf8').includes(`:${cgroup}/`);
       return isOfNode ? [{ pid: Number(name), command: text }] : [];
     } catch {
-      // It has just ended.
+      // The process has just ended.
       return [];
     }
   });
@@ -68,13 +71,13 @@ export type Agent = 'longshore' | 'velero';
 export interface VolumeOfPod {
   readonly pod: string;
   readonly volume: string;
-  /** What it holds, on this machine. */
+  /** The volume's data on this machine. */
   readonly path: string;
 }
 
 /**
- * A whole node: kubelet, containerd, the CSI stack, S3, the real Velero; our image is there, our
- * manifests are not.
+ * A whole node with kubelet, containerd, the CSI stack, S3 and the real Velero. Our image is there,
+ * and our manifests are not.
  */
 export class RealNode implements AsyncDisposable {
   readonly directory: string;
@@ -82,23 +85,21 @@ export class RealNode implements AsyncDisposable {
   readonly #env: NodeJS.ProcessEnv;
   readonly #cgroup: string;
   readonly #s3: { readonly host: string; readonly port: number };
-  /** The DaemonSet `node-agent` as Velero's installer made it, as JSON. */
+  /** The DaemonSet `node-agent` of Velero's installer, as JSON. */
   #veleroDaemonSet: string | undefined;
 
   private constructor(directory: string, portBase: number, env: NodeJS.ProcessEnv) {
     this.directory = directory;
     this.#env = env;
-    // As cluster.sh names it.
+    // The name in cluster.sh.
     this.#cgroup = `/peers-${portBase}`;
-    // As stack.sh has it.
+    // The port in stack.sh.
     this.#s3 = { host: env.S3_ADDR ?? '', port: portBase + 3 };
     const kubeconfig = join(directory, 'kubeconfig');
     this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
   }
 
-  /**
-   * `isAudited`: what the ServiceAccounts of Velero's namespace ask for is recorded in `audit.log`.
-   */
+  /** `isAudited`: records requests of the ServiceAccounts in Velero's namespace in `audit.log`. */
   static async start(portBase: number, { isAudited = false } = {}): Promise<RealNode> {
     const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-node-'));
     const policy = join(directory, 'audit-policy.json');
@@ -108,7 +109,7 @@ export class RealNode implements AsyncDisposable {
       ...process.env,
       PEERS_DIR,
       PORT_BASE: String(portBase),
-      // As the script sets them for its parts.
+      // The script sets the same for its parts.
       S3_ADDR: `10.${Math.floor(portBase / 256) + 64}.${portBase % 256}.1`,
       SERVICE_CIDR: `10.${Math.floor(portBase / 256) + 64}.${portBase % 256}.0/24`,
       KUBECONFIG: join(directory, 'kubeconfig'),
@@ -126,7 +127,7 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Kills a part of the node as a kernel short of memory would, and starts it again two seconds
+   * Kills a part of the node like a kernel that is short of memory, and restarts it two seconds
    * later.
    */
   async crash(part: 'kubelet' | 'containerd'): Promise<void> {
@@ -138,9 +139,9 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Ends all of the node and starts it as another cluster: etcd and the kubelet's folder are new,
-   * and what lies in the storage (csidir, the bucket) is what the first cluster left there.
-   * Velero's server is as it is at first.
+   * Replaces the cluster: ends the node and starts it with a new etcd and kubelet folder. The
+   * storage (csidir, the bucket) keeps the data of the first cluster. Velero's server starts from
+   * scratch.
    */
   async replaceCluster(): Promise<void> {
     await run(SCRIPT, ['down', this.directory], { env: this.#env });
@@ -149,15 +150,12 @@ export class RealNode implements AsyncDisposable {
     await run(SCRIPT, ['up', this.directory, 'csi', 'velero'], { env: this.#env });
   }
 
-  /** Of its pods, and not of those of another node that runs on this machine meanwhile. */
+  /** Processes of its pods, and not those of another node on this machine. */
   processesOf(command: RegExp): ProcessOfPod[] {
     return processesOf(command, this.#cgroup);
   }
 
-  /**
-   * From now on nothing that the pod of this process sends reaches the API server; storage and
-   * kubelet are as before.
-   */
+  /** From now on the pod of this process cannot reach the API server. Storage and kubelet work. */
   async cutOff(pid: number): Promise<void> {
     const rule = ['iptables', '-A', 'OUTPUT', '-p', 'tcp', '--dport', '443', '-j', 'DROP'];
     await run('nsenter', ['--target', String(pid), '--net', ...rule], { env: this.#env });
@@ -191,7 +189,7 @@ export class RealNode implements AsyncDisposable {
     if (code !== 0) throw new Error(`kubectl apply: ${errors}`);
   }
 
-  /** A fresh namespace has no ServiceAccount for a moment: pods are refused until then. */
+  /** A new namespace has no ServiceAccount for a moment, and refuses pods. */
   async applyPatiently(yaml: string): Promise<void> {
     for (let attempt = 0; ; attempt++) {
       try {
@@ -204,10 +202,7 @@ export class RealNode implements AsyncDisposable {
     }
   }
 
-  /**
-   * Our manifests as a user applies them, but for the name of the image, and with flags of the
-   * test's own.
-   */
+  /** Applies our manifests as a user would, with another image name and the test's flags. */
   async applyOverlay(overlay: Overlay, flags: readonly string[] = []): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests', overlay));
     const more = flags.map((flag) => `\n        - ${flag}`).join('');
@@ -222,8 +217,8 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * From now on the DaemonSet `node-agent` is this one, with flags of the test's own, and no pod of
-   * the one before is left.
+   * Replaces the DaemonSet `node-agent` by this agent with the test's flags, and waits until no old
+   * pod is left.
    */
   async useAgent(agent: Agent, flags: readonly string[] = []): Promise<void> {
     const daemonSet = ['-n', 'velero', 'ds', 'node-agent'];
@@ -244,14 +239,14 @@ export class RealNode implements AsyncDisposable {
     await this.kubectl('-n', 'velero', 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
   }
 
-  /** In place of a definition of Velero's: ours, of the kinds that only servers look at. */
+  /** Replaces Velero's definition by ours, for a kind that only servers use. */
   async applyServerDefinition(name: string): Promise<void> {
     await this.apply(await fs.readFile(join(ROOT, 'crds/server', `${name}.yaml`), 'utf8'));
   }
 
   /**
-   * Our server, from our manifests as a user applies them, but for the name of the image. It is
-   * there and ready afterwards.
+   * Applies our server's manifests as a user would, with another image name. Waits until the server
+   * is ready.
    */
   async applyServer(): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server'));
@@ -269,8 +264,8 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Ends Velero's server and starts it again: with feature flags of its own and others, and with
-   * our plugin in its plugin folder or without.
+   * Restarts Velero's server with the given feature flags and other flags, and with our plugin in
+   * its plugin folder or without.
    */
   async restartVelero({
     features = 'EnableCSI',
@@ -283,7 +278,7 @@ export class RealNode implements AsyncDisposable {
     const made = join(this.directory, 'longshore-plugin/plugins');
     const folder = join(this.directory, 'plugins');
     if (hasPlugin) {
-      // As its init container does it, whose volume is the server's plugin folder.
+      // Like the plugin's init container, with the server's plugin folder as its volume.
       await run(join(made, 'velero-plugin-longshore'), ['install', folder], { env: {} });
     } else {
       await fs.rm(join(folder, 'velero-plugin-longshore'), { force: true });
@@ -292,23 +287,20 @@ export class RealNode implements AsyncDisposable {
     await run(STACK, ['up', this.directory, 'velero'], { env });
   }
 
-  /**
-   * What is changed in S3 by whoever reaches it through the proxy that is there from now on, in
-   * pods as well. It is closed by the caller.
-   */
+  /** Starts a proxy that records changes in S3, for pods as well. The caller closes it. */
   logS3(): Promise<S3Log> {
     const { host, port } = this.#s3;
     return startS3Log(`http://${host}:${port}`, { host, port: port + 2 });
   }
 
-  /** Ends Velero's server: backups and restores wait until a server is there. */
+  /** Stops Velero's server. Backups and restores wait for a server. */
   async stopVelero(): Promise<void> {
     await run(STACK, ['down', this.directory, 'velero'], { env: this.#env });
   }
 
   /**
-   * Our server as a process beside the cluster, with all that is in Velero's plugin folder, and no
-   * Velero server. What it logs is in `own-server.log`.
+   * Starts our server as a process beside the cluster, with Velero's plugin folder and without a
+   * Velero server. Its log is `own-server.log`.
    */
   async startOwnServer(flags: readonly string[] = []): Promise<OwnServer> {
     const home = join(this.directory, 'own-home');
@@ -329,8 +321,8 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * The ServiceAccount of our manifests, and no pod of it: what the server may do is what users
-   * give it.
+   * Applies the ServiceAccount of our manifests without a pod, so that the server has a user's
+   * rights.
    */
   async #ownServerRights(file: string): Promise<string> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
@@ -346,14 +338,12 @@ export class RealNode implements AsyncDisposable {
     return file;
   }
 
-  /** The log of Velero's server, of all that ran. */
+  /** The log of all runs of Velero's server. */
   veleroLog(): Promise<string> {
     return fs.readFile(join(this.directory, 'velero.log'), 'utf8');
   }
 
-  /**
-   * The volumes of all pods of a namespace that hold data: of csidir, or a pod's own directories.
-   */
+  /** The data volumes of all pods in a namespace: of csidir, or directories of the pods. */
   async volumesOfPods(namespace: string): Promise<VolumeOfPod[]> {
     const pods = await this.client.list(PODS, { namespace });
     return Promise.all(
@@ -373,7 +363,7 @@ export class RealNode implements AsyncDisposable {
     );
   }
 
-  /** What a volume of csidir holds, on this machine. */
+  /** The data of a csidir volume on this machine. */
   async volumePath(namespace: string, pvc: string): Promise<string> {
     const name = await this.kubectl(
       '-n',
@@ -387,12 +377,12 @@ export class RealNode implements AsyncDisposable {
     return join(this.directory, 'csidir/volumes', name);
   }
 
-  /** Handles of the snapshots that the storage has. */
+  /** Handles of the snapshots in the storage. */
   storedSnapshots(): string[] {
     return readdirSync(join(this.directory, 'csidir/snapshots'));
   }
 
-  /** Kopia with the repository of a namespace. */
+  /** Runs Kopia with the repository of a namespace. */
   async kopia(namespace: string, ...parameters: string[]): Promise<string> {
     const folder = join(this.directory, `kopia-${namespace}`);
     const env = {
@@ -430,9 +420,7 @@ export class RealNode implements AsyncDisposable {
   }
 }
 
-/**
- * An application: its namespace, claims, and a pod that holds them, with annotations of its own.
- */
+/** An application: its namespace, its claims, and a pod with annotations that mounts them. */
 export function application(
   namespace: string,
   claims: readonly { name: string; block?: boolean; storage?: string; storageClass?: string }[],
@@ -479,7 +467,7 @@ export function application(
   return documents.map((document) => JSON.stringify(document)).join('\n---\n');
 }
 
-/** An application as most are: a Deployment with its ConfigMap and its claims. */
+/** A usual application: a Deployment with its ConfigMap and its claims. */
 export function deployment(
   namespace: string,
   claims: readonly { name: string; block?: boolean; storage?: string }[],
@@ -490,7 +478,7 @@ export function deployment(
   const pod = rest.pop() as { spec: Record<string, unknown> };
   const labels = { app: 'app' };
   const spec: Record<string, unknown> = { ...pod.spec };
-  // Of a Deployment's pods.
+  // Not allowed in a Deployment's pods.
   delete spec.restartPolicy;
   const documents = [
     space,
@@ -517,8 +505,8 @@ export function deployment(
 
 /**
  * Applications with volumes of each kind: a StatefulSet, and a Deployment that mounts a part of its
- * volume. `withEphemeral`: that has one that Kubernetes makes a claim for, which Velero's own
- * node-agent does not find.
+ * volume. `withEphemeral`: adds a generic ephemeral volume, which Velero's own node-agent does not
+ * find.
  */
 export function applicationOfVolumes(namespace: string, { withEphemeral = false } = {}): string {
   const template = (app: string, mounts: object[], volumes: object[]): object => ({

@@ -1,6 +1,6 @@
 /**
- * `npm run build:schemas`: takes from a real API server what the embedded one says of Kubernetes'
- * own kinds.
+ * `npm run build:schemas`: copies schemas of Kubernetes' own kinds from a real API server to the
+ * embedded one.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,16 +14,13 @@ type Schemas = Record<string, Record<string, unknown>>;
 const FILE = new URL('../../src/dev/schemas.json.br', import.meta.url);
 const LOCATIONS = 'velero.io_backupstoragelocations.yaml';
 
-/** What is checked in. */
+/** The schemas in the repository. */
 export const checkedInSchemas = (): Schemas =>
   JSON.parse(brotliDecompressSync(readFileSync(FILE)).toString('utf8')) as Schemas;
 
-/**
- * Schemas of the kinds that the embedded API server has and whose definition is not ours, with all
- * that they refer to.
- */
+/** Schemas of the embedded API server's kinds that are not ours, with all referenced schemas. */
 export async function realSchemas(api: RealApi): Promise<Schemas> {
-  // Velero's own instead of the short one that tests use.
+  // Velero's own definition, instead of the short one for tests.
   await api.kubectl('replace', '-f', join(PEERS_DIR, 'crds/velero-v1', LOCATIONS));
   const foreign = DEV_RESOURCES.filter(({ kind }) => CRDS.every((crd) => crd.kind !== kind));
   const wanted: Schemas = {};
@@ -49,7 +46,7 @@ async function documentOf(
 ): Promise<{ components: { schemas: Schemas } }> {
   for (let attempt = 0; ; attempt++) {
     const isLast = attempt > 150;
-    // A definition that is new or changed is published a moment later: until then its group has no
+    // A new or changed definition is published a moment later. Until then its group has no
     // document, or the old one.
     const text = await api
       .kubectl('get', '--raw', `/openapi/v3/${root}`)

@@ -37,25 +37,23 @@ export const DEFAULT_FORMAT = {
 } as const satisfies NewFormat;
 
 export interface OpenTestOptions {
-  /** By default {@link PASSWORD}. */
+  /** Default: {@link PASSWORD}. */
   readonly password?: string;
   clock?: Clock;
-  /**
-   * Worker threads, two where it is only said that there are some; else all is done on this one.
-   */
+  /** Number of worker threads; `true` means two. Default: all work runs on this thread. */
   threads?: boolean | number;
-  /** Instead of either. */
+  /** Replaces both of the above. */
   factory?: ThreadPoolFactory;
   wrap?: (storage: BlobStorage) => BlobStorage;
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };
   storage?: OpenStorageOptions;
   logger?: Logger;
-  /** Shares of the memory, where a test is about few buffers. */
+  /** Shares of the memory, for tests with few buffers. */
   memory?: DataPathOptions['memory'];
 }
 
-/** Opens with a data path on this thread, or on worker threads where a test is about them. */
+/** Opens with a data path on this thread, or on worker threads for tests about them. */
 export async function openTest(path: string, options: OpenTestOptions = {}): Promise<Repository> {
   const storage = await openStorage(path, options.storage);
   const threads = typeof options.threads === 'number' ? options.threads : 2;
@@ -76,9 +74,8 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
 }
 
 /**
- * Random bytes, but for the first: the salt of the password. Repositories of one process then have
- * the same key to the format, which is derived once; it takes 0.2 s and 64 MiB. What they are
- * encrypted with differs all the same.
+ * Random bytes after a fixed salt of the password. All repositories of a process then share the
+ * format key, which is derived once; it takes 0.2 s and 64 MiB. Their encryption keys still differ.
  */
 export function sameSalt(salted = 'all tests'): RandomBytes {
   let salt: Uint8Array | undefined = Buffer.alloc(32, salted);
@@ -128,7 +125,7 @@ export function restore(
   });
 }
 
-/** Keeps what was warned about. */
+/** Records warnings. */
 export function recordingLogger(): Logger & { readonly messages: string[] } {
   const messages: string[] = [];
   const note = (_fields: object, message: string): void => {

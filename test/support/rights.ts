@@ -1,13 +1,13 @@
 import { readFileSync } from 'node:fs';
 
-/** `verbs` of `resources`, as Role and ClusterRole say it. */
+/** `verbs` of `resources`, as in Role and ClusterRole. */
 export interface Rule {
   readonly apiGroups: readonly string[];
   readonly resources: readonly string[];
   readonly verbs: readonly string[];
 }
 
-/** One line of the API server's audit log, as far as it is looked at. */
+/** The used fields of a line in the API server's audit log. */
 interface Entry {
   readonly verb: string;
   readonly user: { readonly username: string };
@@ -23,19 +23,21 @@ interface Entry {
 }
 
 export interface Asked {
-  /** Such as `pods/log get`. */
+  /** For example `pods/log get`. */
   readonly right: string;
-  /** Undefined for objects in no namespace, and for lists over all. */
+  /** Undefined for cluster-scoped objects, and for lists of all namespaces. */
   readonly namespace: string | undefined;
   readonly isAllowed: boolean;
-  /** It has the right, and an admission policy refused what it is used for. */
+  /** RBAC allowed the request, and an admission policy refused it. */
   readonly isDenied: boolean;
 }
 
 const named = (group: string, resource: string, verb: string): string =>
   `${resource}${group === '' ? '' : `.${group}`} ${verb}`;
 
-/** What a ServiceAccount asked for, without what everybody may ask for (discovery, who it is). */
+/**
+ * Requests of a ServiceAccount, without requests that every user may make (discovery, who it is).
+ */
 export function askedBy(auditLog: string, namespace: string, account: string): Asked[] {
   const username = `system:serviceaccount:${namespace}:${account}`;
   return readFileSync(auditLog, 'utf8')
@@ -55,7 +57,7 @@ export function askedBy(auditLog: string, namespace: string, account: string): A
     });
 }
 
-/** Each right that rules give, by itself. */
+/** Single rights of the rules. */
 export const rightsOf = (rules: readonly Rule[]): string[] =>
   rules.flatMap(({ apiGroups, resources, verbs }) =>
     apiGroups.flatMap((group) =>

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 
-/** Calls back while a shell stands behind the last line of a script, and ends it afterwards. */
+/** Runs a script up to its last line, calls back, and ends it. */
 export async function whileRunning<T>(
   script: string,
   task: (child: ChildProcess) => Promise<T>,

@@ -2,34 +2,29 @@ import { createServer, type IncomingMessage, request, type ServerResponse } from
 import type { AddressInfo } from 'node:net';
 
 /**
- * What a request changes. `put`: an object is there afterwards, by a put, a copy, or the end of an
- * upload in parts.
+ * The change by a request. `put`: an object exists after a put, a copy, or a completed multipart
+ * upload.
  */
 export type Change = 'put' | 'part' | 'delete' | 'lock';
 
 export interface LoggedChange {
   readonly change: Change;
-  /** `BUCKET/KEY`; of a deletion of several keys `BUCKET`. */
+  /** `BUCKET/KEY`; `BUCKET` for a deletion of several keys. */
   readonly key: string;
   readonly status: number;
 }
 
 export interface S3Log extends AsyncDisposable {
   readonly endpoint: string;
-  /** In the order of their answers, also of those that whoever asked did not wait for. */
+  /** In the order of their answers, even if the client did not wait for the answer. */
   readonly changes: readonly LoggedChange[];
-  /** Keys below a prefix, once for each time that the server said that the object is there now. */
+  /** Keys below a prefix, once for each confirmed put. */
   puts(prefix: string): string[];
-  /**
-   * Keys below a prefix that were put more than once, whether they were deleted meanwhile or not.
-   */
+  /** Keys below a prefix that were put more than once, even if they were deleted meanwhile. */
   putTwice(prefix: string): string[];
 }
 
-/**
- * An HTTP proxy before a real S3 server that writes down what is changed there. It keeps the `Host`
- * that requests are signed for.
- */
+/** An HTTP proxy for a real S3 server that records changes. The signed `Host` header is kept. */
 export async function startS3Log(
   target: string,
   address: { readonly host: string; readonly port: number },
@@ -73,12 +68,12 @@ class Log implements S3Log {
         if (head.length < BODY_BYTES_MAX) head += bytes.toString('latin1');
       });
       response.once('end', () => {
-        // The end of an upload, and a copy, may fail after the status was sent.
+        // A completed upload or a copy may fail after its status was sent.
         const hasFailed = /<Error>/.test(head);
         if (change) this.changes.push({ ...change, status: hasFailed ? 500 : status });
       });
       response.pipe(answer);
-      // What was sent is done, whether or not anybody waits for it.
+      // A sent request takes effect, even if the client is gone.
       answer.once('close', () => response.resume());
     });
     out.once('error', () => answer.destroy());

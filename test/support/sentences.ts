@@ -3,9 +3,8 @@ import { relative } from 'node:path';
 import ts from 'typescript';
 
 /**
- * Everything in the sources that reads like English: messages of errors and of the log, texts of
- * help and of tables, messages of Events and of a status. There is no list of the calls that show
- * text, since a new one would be forgotten.
+ * Finds English texts in the sources, such as messages, help, and cells of tables. There is no list
+ * of calls that show text, because new calls would be forgotten.
  */
 export interface Sentences {
   readonly file: string;
@@ -21,15 +20,14 @@ const ROOT = new URL('../../', import.meta.url).pathname;
 const TWO_WORDS = /(^|[\s("'{])[A-Za-z][A-Za-z'’-]+[}"')]*[,;:.!?]? ["'(]?(\{|[A-Za-z])/;
 
 /**
- * In such calls even a single word is read by users: `.description('Snapshots')`,
- * `new Error('stopped')`.
+ * Users read even single words of these calls: `.description('Snapshots')`, `new Error('stopped')`.
  */
 const SHOWN = /^(description|summary|Error|CodedError|UsageError)$/;
 
-/** Words that no user reads: the signature of a call of libc, a header, code. */
+/** Texts that no user reads: the signature of a libc function, a header, code. */
 const NO_SENTENCE = /^\w+ _?\w+\(.*\)$|^Bearer \{\w+\}$|^content-type: |;$|\) \{\n/i;
 
-/** Run by those who build the program. */
+/** Only developers run it. */
 const BUILD_SCRIPT = /\/build\.ts$/;
 
 export function sentencesIn(folder: string): Sentences[] {
@@ -42,7 +40,7 @@ export function sentencesIn(folder: string): Sentences[] {
     .filter(({ texts }) => texts.length > 0);
 }
 
-/** The sentences of one source text in their order, each once. */
+/** The sentences of one source text in order, each once. */
 export function sentencesOf(source: string): string[] {
   const found = new Set<string>();
   const visit = (node: ts.Node): void => {
@@ -67,10 +65,7 @@ const isNoText = (node: ts.Node): boolean =>
 
 const onOneLine = (text: string): string => text.replaceAll('\n', '\\n');
 
-/**
- * What an expression of text looks like, placeholders in braces; undefined for any other
- * expression.
- */
+/** The text of an expression, with placeholders in braces; undefined for other expressions. */
 function textOf(node: ts.Expression): string | undefined {
   if (ts.isParenthesizedExpression(node)) return textOf(node.expression);
   if (ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node)) return node.text;
@@ -91,7 +86,7 @@ function textOf(node: ts.Expression): string | undefined {
 const isPlus = (node: ts.Node): node is ts.BinaryExpression =>
   ts.isBinaryExpression(node) && node.operatorToken.kind === ts.SyntaxKind.PlusToken;
 
-/** `{name}`; the alternatives of a choice between texts as they are: `{is|are}`. */
+/** `{name}`, or the alternatives of a choice between texts: `{is|are}`. */
 function placeholder(node: ts.Expression): string {
   const choices = choicesOf(node);
   return choices === undefined ? `{${nameOf(node)}}` : `{${choices.join('|')}}`;
@@ -107,14 +102,14 @@ function choicesOf(node: ts.Expression): string[] | undefined {
 
 const GLOBAL = /^(Math|Object|Array|JSON|Buffer|Number)$/;
 
-/** The noun of an expression: of `options.path` and of `shown(path)` it is the path. */
+/** The noun of an expression: the path for `options.path` and for `shown(path)`. */
 function nameOf(node: ts.Expression): string {
   if (ts.isIdentifier(node) || ts.isPrivateIdentifier(node)) return node.text;
   if (ts.isPropertyAccessExpression(node)) return node.name.text.replace('#', '');
   if (ts.isCallExpression(node)) {
     const [first] = node.arguments;
     const callee = node.expression;
-    // `Math.round(seconds)` is the seconds, and `names.join(', ')` are the names.
+    // `Math.round(seconds)` gives the seconds, and `names.join(', ')` gives the names.
     if (ts.isPropertyAccessExpression(callee) && !GLOBAL.test(callee.expression.getText())) {
       return nameOf(callee.expression);
     }
@@ -131,9 +126,7 @@ function nameOf(node: ts.Expression): string {
   return '…';
 }
 
-/**
- * The expressions inside of a text; those that stand in its line as choices are not found again.
- */
+/** The expressions inside of a text. Choices within a line are not returned again. */
 function placeholdersOf(node: ts.Node): ts.Expression[] {
   if (ts.isTemplateExpression(node)) {
     return node.templateSpans.flatMap(({ expression }) => inside(expression));
@@ -153,8 +146,8 @@ function inside(node: ts.Expression): ts.Expression[] {
 }
 
 /**
- * A single word that users read all the same: an error's message, a description; a code in capitals
- * is none.
+ * A single word that users read: an error's message or a description. Codes in capitals do not
+ * count.
  */
 function isShown(node: ts.Node): boolean {
   const { parent } = node;

@@ -1,8 +1,8 @@
 /**
- * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of
- * Velero that only a server looks at, so that its CLI and its server find the same fields, defaults
- * and rules; short names, and what restores in place need, are those of Velero 1.19. What is taken
- * over is the structure, and no text.
+ * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of Velero's kinds
+ * that only a server uses. Velero's CLI and server find the same fields, defaults and rules. Short
+ * names, and fields for restores in place, are those of Velero 1.19. Only the structure is copied,
+ * and no text.
  */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ interface Crd {
 }
 
 /**
- * Without texts, keys in order. `key` is that of the value: a field may be called description, too.
+ * Removes texts and sorts keys. `key` is that of the value: a field may be called description, too.
  */
 function structure(value: unknown, key = ''): unknown {
   if (Array.isArray(value)) return value.map((each) => structure(each));
@@ -38,7 +38,7 @@ interface Versions {
   versions: { schema: { openAPIV3Schema: Properties } }[];
 }
 
-/** What Velero 1.19 has more in a Restore (config/crd/v1/bases/velero.io_restores.yaml). */
+/** New fields of a Restore in Velero 1.19 (config/crd/v1/bases/velero.io_restores.yaml). */
 const NEWER = {
   spec: { existingVolumeDataPolicy: { nullable: true, type: 'string' } },
   uploaderConfig: { deleteExtraFiles: { nullable: true, type: 'boolean' } },

@@ -19,9 +19,9 @@ const KEYWORDS = [
 ];
 
 /**
- * All simple commands of a piece of shell, also those within `$(…)`, as far as docs use one:
- * quotes, escapes, comments, pipes, redirections, here-documents and variables before a command.
- * Throws an `Error` where a quote or parenthesis has no end.
+ * All simple commands of a shell text, including those within `$(…)`. Supports the syntax of the
+ * docs, such as quotes, comments, pipes, here-documents and variables before a command. Throws an
+ * `Error` for an unclosed quote or parenthesis.
  */
 export function shellCommands(text: string): ShellCommand[] {
   const commands: ShellCommand[] = [];
@@ -44,7 +44,7 @@ export function shellCommands(text: string): ShellCommand[] {
     else if (hereDocument) at += hereDocument[0].length;
     else if (redirection !== undefined) {
       at += redirection.length;
-      // Where it leads to.
+      // Skips the target of a redirection.
       at += wordAt(text, at, commands).length;
     } else if (rest.startsWith('\n') || operator !== undefined) {
       at += operator?.length ?? 1;
@@ -59,7 +59,7 @@ export function shellCommands(text: string): ShellCommand[] {
   return commands;
 }
 
-/** Without variables that are set for the command, and words of the shell. */
+/** Removes variables before the command, and shell keywords. */
 function withoutStart(words: readonly string[]): string[] {
   const from = words.findIndex(
     (word) => !/^[A-Za-z_]\w*=/.test(word) && !KEYWORDS.includes(word) && word !== 'export',
@@ -67,7 +67,7 @@ function withoutStart(words: readonly string[]): string[] {
   return from < 0 ? [] : words.slice(from);
 }
 
-/** One word from a place on; commands within it are added to `commands`. */
+/** Reads one word from a position. Adds commands within it to `commands`. */
 function wordAt(
   text: string,
   from: number,

@@ -2,37 +2,37 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { sharedPackage } from './package.ts';
 
-/** Whether system calls of a process can be made to fail. */
+/** Whether strace can make system calls of a process fail. */
 export const canInject =
   spawnSync('strace', ['-qq', '-e', 'trace=none', 'true'], { stdio: 'ignore' }).status === 0;
 
 export interface Injected {
-  /** Undefined when it did not end in time. */
+  /** Undefined after a time-out. */
   readonly status: number | undefined;
   readonly stdout: string;
   readonly stderr: string;
 }
 
 export interface InjectOptions {
-  /** As strace takes it: `fsync:error=EDQUOT`. */
+  /** In strace's syntax: `fsync:error=EDQUOT`. */
   readonly inject: string;
-  /** Only calls that are about these files. */
+  /** Only calls with these files. */
   readonly paths?: readonly string[];
   readonly environment: NodeJS.ProcessEnv;
-  /** Where stdout and stderr go; else they are returned. */
+  /** Target of stdout and stderr. Default: they are returned. */
   readonly output?: number;
   readonly timeoutMs?: number;
 }
 
-/** Runs one command line with system calls that fail. */
+/** Runs a command line with failing system calls. */
 export function runInjected(parameters: readonly string[], options: InjectOptions): Injected {
   const { inject, paths = [], environment, output = 'pipe', timeoutMs = 60_000 } = options;
   const [call = ''] = inject.split(':');
   const only = paths.flatMap((path) => ['-P', path]);
   const strace = ['-f', '-qq', '-o', '/dev/null', '-e', `trace=${call}`, '-e', `inject=${inject}`];
-  // When its time is over the whole group is ended: what strace follows would live on.
+  // A time-out ends the whole process group. Otherwise traced processes would live on.
   const limit = ['-s', 'KILL', String(timeoutMs / 1000)];
-  // Each call of strace costs: the bundle is a few files, the sources are hundreds.
+  // strace makes calls slow: the bundle has a few files, and the sources have hundreds.
   const program = join(sharedPackage(), 'dist/cli.js');
   const node = [process.execPath, '--disable-warning=ExperimentalWarning', program, ...parameters];
   const { status, signal, stdout, stderr } = spawnSync(

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type BlobStorage, openStorage } from '../../src/blob/index.ts';
 
-/** What the stub is asked, and what it answers. */
+/** A request to the stub. */
 export interface StubRequest {
   readonly method: string;
   readonly path: string;
@@ -19,7 +19,7 @@ export interface Stub extends AsyncDisposable {
   readonly requests: readonly StubRequest[];
 }
 
-/** One entry of a listing that a stub gives. */
+/** An entry of a stub's listing. */
 export interface StubObject {
   readonly key: string;
   readonly lengthBytes?: number | string;
@@ -42,8 +42,8 @@ export const STUB_PREFIX = 'cluster/';
 const MODIFIED = '2026-01-02T03:04:05.000Z';
 
 /**
- * A server on loopback that speaks a provider's protocol as far as a test says, and a storage that
- * asks it.
+ * A server on loopback with a provider's protocol and the test's answers, and a storage that uses
+ * it.
  */
 export async function startStub(
   kind: StubKind,
@@ -89,7 +89,7 @@ export function isListRequest(kind: StubKind, { method, path, query }: StubReque
   return kind === 'azblob' ? query.get('comp') === 'list' : path.endsWith(`/b/${STUB_BUCKET}/o`);
 }
 
-/** A listing in the provider's own words; what is not given fits the request. */
+/** A listing in the provider's format. Missing values fit the request. */
 export function listingOf(
   kind: StubKind,
   { query }: StubRequest,

@@ -1,6 +1,6 @@
 /**
- * `node swap-links.ts TARGET OUTSIDE NAME...`: until it is killed, puts links at those names in the
- * target that lead to what lies outside, symbolic and hard ones, and takes them away again.
+ * `node swap-links.ts TARGET OUTSIDE NAME...`: puts symbolic and hard links to outside files at
+ * these names in the target, and removes them again. Repeats until it is killed.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';

@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 
-/** `script` of util-linux runs a command on a pseudo-terminal of its own. */
+/** `script` of util-linux runs a command on its own pseudo-terminal. */
 export const hasTerminal = (): boolean => spawnSync('script', ['--version']).status === 0;
 
 const quote = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`;
 
-/** A command on a pseudo-terminal: what it shows can be waited for, and keys can be typed. */
+/** A command on a pseudo-terminal. Tests can wait for its output and type keys. */
 export class Terminal {
   readonly #child: ChildProcess;
   readonly #exit: Promise<number | null>;
@@ -28,14 +28,13 @@ export class Terminal {
     });
   }
 
-  /** All that the terminal has shown so far. */
   get shown(): string {
     return this.#shown;
   }
 
   /**
-   * Waits for one of these texts after what was waited for last, and returns it. Throws with what
-   * is shown when the command ends without it.
+   * Waits for one of these texts after the last match, and returns it. Throws with the output if
+   * the command ends first.
    */
   async see(...texts: readonly string[]): Promise<string> {
     let ended = false;
@@ -64,7 +63,7 @@ export class Terminal {
     this.#child.stdin?.write(keys);
   }
 
-  /** The exit code. What runs in the terminal is not ended by this. */
+  /** The exit code. This does not end the command in the terminal. */
   exit(): Promise<number | null> {
     return this.#exit;
   }

@@ -4,7 +4,8 @@ import { posix } from '../../src/base/index.ts';
 import { noise } from './noise.ts';
 
 /**
- * A tree with what trees have: names, modes, times to the nanosecond, links, empty and long files.
+ * A tree with various names, modes and links, with times to the nanosecond, and with empty and long
+ * files.
  */
 export function makeTree(root: string, seed: string, options: { bigBytes?: number } = {}): void {
   const file = (name: string, data: Uint8Array | string, mode = 0o644): void => {
@@ -52,8 +53,8 @@ function setTimes(path: string, base: bigint): bigint {
 }
 
 /**
- * As a tree is whose files changed an hour ago: what changed within the last minutes is read again
- * by the next backup.
+ * Sets all times to an hour ago. The next backup would read files again that changed within the
+ * last minutes.
  */
 export function age(path: string | Buffer): void {
   if (fs.lstatSync(path).isDirectory()) {

@@ -7,7 +7,7 @@ import { peer } from './real-api.ts';
 
 const PROGRAM = peer('plugin-client');
 
-/** True where Velero's plugin client is; with REQUIRE_PEERS=1 its absence is an error. */
+/** True if Velero's plugin client is installed. With REQUIRE_PEERS=1, it is an error if not. */
 export function hasVeleroHost(): boolean {
   const isThere = existsSync(PROGRAM);
   if (!isThere && process.env.REQUIRE_PEERS === '1') {
@@ -21,7 +21,7 @@ export interface HostAnswer {
   readonly result?: unknown;
 }
 
-/** A line of the host's log, with what its plugins log. */
+/** A line of the host's log, which includes logs of its plugins. */
 export type LogLine = Readonly<Record<string, unknown>>;
 
 /** Velero's own packages as host of the plugins in a folder (test/peers/plugin-client). */
@@ -34,7 +34,7 @@ export class VeleroHost implements AsyncDisposable {
   constructor(plugins: string, flags: readonly string[], environment: NodeJS.ProcessEnv = {}) {
     const started = spawn(PROGRAM, ['server', ...flags], {
       env: {
-        // As the image of a plugin brings it along.
+        // The image of a plugin has the same.
         PATH: `${dirname(process.execPath)}:${process.env.PATH ?? ''}`,
         HOME: process.env.HOME,
         PLUGIN_DIR: plugins,
@@ -50,7 +50,7 @@ export class VeleroHost implements AsyncDisposable {
     });
   }
 
-  /** What it found, or why it did not start. */
+  /** The discovered plugins, or the reason of a failed start. */
   discovered(): Promise<HostAnswer> {
     return this.#next();
   }
@@ -67,10 +67,10 @@ export class VeleroHost implements AsyncDisposable {
     return JSON.parse(next.value) as HostAnswer;
   }
 
-  /** Processes of plugins that run now. */
+  /** Processes of running plugins. */
   plugins(): number[] {
     const { pid = 0 } = this.#process;
-    // Each is the child of whichever thread started it.
+    // Each is a child of the thread that started it.
     const tasks = `/proc/${pid}/task`;
     return readdirSync(tasks)
       .flatMap((task) => readFileSync(`${tasks}/${task}/children`, 'utf8').split(' '))
@@ -78,7 +78,7 @@ export class VeleroHost implements AsyncDisposable {
       .map(Number);
   }
 
-  /** The host dies without a word. */
+  /** Kills the host with SIGKILL. */
   async kill(): Promise<void> {
     this.#process.kill('SIGKILL');
     await this.#exit;

@@ -2,19 +2,16 @@ import { CodedError } from '../../src/base/index.ts';
 import type { Body, ObjectPutOptions, SignalOptions } from '../../src/blob/index.ts';
 import { MemoryBucket } from './memory-bucket.ts';
 
-/**
- * A bucket in memory that remembers which keys were put, as one with object lock keeps each
- * version.
- */
+/** A bucket in memory that records put keys, like the versions in a bucket with object lock. */
 export class VersionedBucket extends MemoryBucket {
   /** Keys of all puts that took effect, in order. */
   readonly puts: string[] = [];
-  /** Each put reaches the bucket twice, as the library sends one again whose answer was lost. */
+  /** Sends each put twice, like a library that retries after a lost answer. */
   sendsTwice = false;
   deletesLeft = Infinity;
   beforeGet: () => Promise<void> = () => Promise.resolve();
 
-  /** Keys that were put more than once, whether they were deleted meanwhile or not. */
+  /** Keys that were put more than once, even if they were deleted meanwhile. */
   get putTwice(): string[] {
     return [...new Set(this.puts.filter((key, at) => this.puts.indexOf(key) !== at))];
   }

@@ -1,6 +1,6 @@
 type Method = (...given: unknown[]) => unknown;
 
-/** The same object, except that it has these calls and values instead of its own. */
+/** The same object with these calls and values instead of its own. */
 export const withCalls = <T extends object>(whole: T, calls: Partial<NoInfer<T>> | object): T =>
   new Proxy(whole, {
     get: (target, key) => {
@@ -11,8 +11,8 @@ export const withCalls = <T extends object>(whole: T, calls: Partial<NoInfer<T>>
   });
 
 /**
- * The same object, each of whose calls goes through this: `go` carries it out, and what it returns
- * may be a stream as well as a promise.
+ * The same object with all calls passing through this function. `go` carries a call out, and may
+ * return a stream or a promise.
  */
 export const callsThrough = <T extends object>(
   whole: T,

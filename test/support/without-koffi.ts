@@ -1,7 +1,4 @@
-/**
- * `node --import without-koffi.ts`: as on a machine where the native library could not be
- * installed.
- */
+/** `node --import without-koffi.ts`: simulates a machine without the native library. */
 import { registerHooks } from 'node:module';
 
 registerHooks({

@@ -27,27 +27,26 @@ const ROOT = new URL('../../../', import.meta.url).pathname;
 const HERE = new URL('.', import.meta.url).pathname;
 const NODE = 'node-1';
 const ROOM = { cpu: '64', memory: '256Gi', pods: '1000' };
-/** Of the simulated driver. */
+/** The simulated driver's StorageClass. */
 const CLASS = 'dir';
 const BOUND_MS = 300_000;
-/** From where the ports of the cluster begin, which has not as many. */
+/** Offset of a free port. The cluster has fewer ports. */
 const PAGE_PORT = 90;
 
 /**
- * The cluster and the machine that the pages are about: real etcd, API server, controllers and
- * scheduler, a real object store, one node whose pods are processes (`pod-program.sh`), a simulated
- * CSI driver, and a directory with the files of a checkout. Nothing of Velero or Longshore is
- * installed.
+ * The cluster and the machine of the pages. etcd, API server, controllers, scheduler and object
+ * store are real. Its one node runs pods as processes (`pod-program.sh`), with a simulated CSI
+ * driver. A directory has the files of a checkout. Velero and Longshore are not installed.
  */
 export class DocumentedCluster implements AsyncDisposable {
-  /** Of the machine: the checkout's files are here, and commands are typed here. */
+  /** The directory with the checkout's files, where commands run. */
   readonly directory: string;
   readonly env: NodeJS.ProcessEnv;
   readonly #parts: AsyncDisposableStack;
   readonly #api: RealApi;
   readonly #cluster: DevCluster;
   readonly store: ObjectStore;
-  /** What a page reads in one place and types in another. */
+  /** Text that a page shows in one place and uses in another. */
   noted = '';
 
   private constructor(
@@ -63,7 +62,7 @@ export class DocumentedCluster implements AsyncDisposable {
     this.env = env;
   }
 
-  /** Of the object store. */
+  /** The credentials of the object store. */
   get credentials(): { readonly key: string; readonly secret: string } {
     const { AWS_ACCESS_KEY_ID: key = '', AWS_SECRET_ACCESS_KEY: secret = '' } =
       this.store.environment;
@@ -74,7 +73,7 @@ export class DocumentedCluster implements AsyncDisposable {
     return this.#api.client;
   }
 
-  /** Of this machine, for the status page: nobody else listens there. */
+  /** A free port of this machine, for the status page. */
   get pagePort(): number {
     return this.#api.portBase + PAGE_PORT;
   }
@@ -127,7 +126,7 @@ export class DocumentedCluster implements AsyncDisposable {
     return new ShellSession({ directory, cwd: this.directory, env: this.env });
   }
 
-  /** Runs a piece of shell that no page shows. */
+  /** Runs shell commands that are on no page. */
   async sh(script: string): Promise<string> {
     const options = { cwd: this.directory, env: this.env, maxBuffer: 64 << 20 };
     const { stdout } = await run('bash', ['--norc', '-euo', 'pipefail', '-c', script], options);
@@ -144,7 +143,7 @@ export class DocumentedCluster implements AsyncDisposable {
     return this.sh(`kubectl apply -f ${file}`);
   }
 
-  /** Where the bytes of a PVC lie, once it is bound. */
+  /** The path of a PVC's data, once it is bound. */
   async volumeOf(namespace: string, name: string): Promise<string> {
     const volume = await waitFor(
       this.client,
@@ -158,8 +157,8 @@ export class DocumentedCluster implements AsyncDisposable {
   }
 
   /**
-   * The application of all pages: namespace `shop` with a StatefulSet `db`, its volume of files
-   * `data`, and a raw volume `disk` with an ext4. What the files hold is in the result of
+   * The application of all pages: namespace `shop` with a StatefulSet `db`. Its volumes are `data`
+   * with files, and the raw volume `disk` with an ext4. For the contents of the files, see
    * {@link readShop}.
    */
   async makeShop(): Promise<void> {
@@ -196,7 +195,7 @@ export class DocumentedCluster implements AsyncDisposable {
   }
 }
 
-/** Of the volume `shop/data`, and of the ext4 on `shop/disk`. */
+/** Files of the volume `shop/data`, and of the ext4 on `shop/disk`. */
 export const FILES: Readonly<Record<string, string>> = {
   'etc/hosts': '127.0.0.1 shop\n',
   'var/lib/orders.txt': 'two apples\none pear\n',
@@ -229,7 +228,7 @@ const STATEFUL_SET = {
   },
 };
 
-/** A bucket whose objects can be locked; `isThere`: in place of one that is there. */
+/** Makes a bucket with object lock. `isThere`: replaces an existing bucket. */
 async function makeBucket(
   { endpoint, environment }: ObjectStore,
   name: string,
@@ -259,7 +258,7 @@ function makeCheckout(directory: string): string {
   return directory;
 }
 
-/** As S3's own command line has them. */
+/** Writes credentials in the format of the AWS CLI. */
 function writeCredentials(directory: string, { environment }: ObjectStore): string {
   const { AWS_ACCESS_KEY_ID: key = '', AWS_SECRET_ACCESS_KEY: secret = '' } = environment;
   const file = join(directory, 'credentials');
@@ -284,9 +283,9 @@ function environmentOf(
     ),
     TMPDIR: scratch,
     KUBECONFIG: api.kubeconfig,
-    // What somebody does in the editor: the flag goes that a page tells to remove.
+    // Edits as a user would: removes the flag that a page tells to remove.
     KUBE_EDITOR: `sed -i /--disable-controllers=backup-repo/d`,
-    // Where the region alone names the service, this one answers in its place.
+    // Replaces the endpoint for tools that derive it from the region.
     AWS_ENDPOINT_URL_S3: store.endpoint,
     AWS_EC2_METADATA_DISABLED: 'true',
     AWS_SHARED_CREDENTIALS_FILE: writeCredentials(join(home, '.aws'), store),
@@ -302,7 +301,7 @@ function environmentOf(
   };
 }
 
-/** What a kubelet does for `kubectl logs`: the API server asks it. */
+/** Serves `kubectl logs` like a kubelet: the API server calls it. */
 async function serveLogs(
   { directory }: RealApi,
   cluster: DevCluster,
@@ -353,8 +352,8 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
 }
 
 /**
- * What pods have left behind that were killed, such as plugins of Velero: all whose command line
- * names a file in this folder.
+ * Ends processes of killed pods, such as Velero's plugins: all with a file of this folder in their
+ * command line.
  */
 function endProcessesOf(folder: string): void {
   for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
@@ -362,7 +361,7 @@ function endProcessesOf(folder: string): void {
       const isOfFolder = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`${folder}/`);
       if (isOfFolder) process.kill(Number(pid), 'SIGKILL');
     } catch {
-      // It has ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
 }

@@ -7,35 +7,33 @@ const ROOT = new URL('../../../', import.meta.url).pathname;
 
 export const readPage = (page: string): string => fs.readFileSync(join(ROOT, page), 'utf8');
 
-/** What belongs to a command of a page and does not stand there. */
+/** Additions to a command of a page. */
 export interface Step {
-  /** Makes what the page takes for granted. */
+  /** Creates the state that the page assumes. */
   readonly before?: () => unknown;
-  /** Whether what the page promises is so. */
+  /** Checks the state that the page promises. */
   readonly after?: (said: Said) => unknown;
-  /** A command that asks on a terminal: its question, and what is typed. */
+  /** For a command that asks on a terminal: its question, and the keys to type. */
   readonly answer?: readonly [question: string, keys: string];
-  /** A command that runs until it is stopped: what it prints before. */
+  /** For a command that runs until it is stopped: the output to wait for. */
   readonly until?: string;
-  /** The exit code that it may have beside 0, where that is no failure. */
+  /** An exit code besides 0 that is no failure. */
   readonly code?: number;
-  /** Of a command that runs until it is stopped: what is done meanwhile. */
+  /** For a command that runs until it is stopped: actions meanwhile. */
   readonly meanwhile?: () => Promise<void>;
 }
 
 export interface PageScript {
   readonly page: string;
-  /**
-   * By the beginning of the command; of two that fit the longer one counts. Each has to be there.
-   */
+  /** Keyed by the beginning of the command. The longest match counts. Each must be on the page. */
   readonly steps?: Readonly<Record<string, Step>>;
-  /** Texts of the page that are other ones here, such as directories. Each has to be there. */
+  /** Texts of the page that differ here, such as directories. Each must be on the page. */
   readonly replace?: Readonly<Record<string, string | (() => string)>>;
 }
 
 /**
- * Commands that are not run, by their beginning, and why. A test fails where one of these is in no
- * page any more.
+ * Commands that are not run, by their beginning, with the reason. A test fails if such a command is
+ * on no page any more.
  */
 export const NOT_RUN: Readonly<Record<string, string>> = {
   'docker build':
@@ -50,7 +48,7 @@ export const NOT_RUN: Readonly<Record<string, string>> = {
 export const isRun = ({ text }: Statement): boolean =>
   !Object.keys(NOT_RUN).some((beginning) => text.startsWith(beginning));
 
-/** Types a page from top to bottom. Throws with the line of the page that is not as it says. */
+/** Runs a page from top to bottom. Throws with the first line that does not match the result. */
 export async function followPage(script: PageScript, session: ShellSession): Promise<void> {
   const { page, steps = {}, replace = {} } = script;
   const used = new Set<string>();

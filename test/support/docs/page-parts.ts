@@ -1,14 +1,14 @@
 import { shellCommands } from '../shell-commands.ts';
 
-/** One command line of a page, with what belongs to it: continued lines, here-documents, pipes. */
+/** A command line of a page, including continued lines, here-documents and pipes. */
 export interface Statement {
   readonly kind: 'statement';
-  /** Of its first line in the page, from 1. */
+  /** The number of its first line in the page, from 1. */
   readonly line: number;
   readonly text: string;
 }
 
-/** What the page says that the block of commands before it prints. */
+/** Output that the page shows for the commands before it. */
 export interface ShownOutput {
   readonly kind: 'output';
   readonly line: number;
@@ -17,21 +17,18 @@ export interface ShownOutput {
 
 export type PagePart = Statement | ShownOutput;
 
-/** The fence of what a page shows as printed. */
+/** The fence of shown output. */
 const OUTPUT = 'output';
 const SHELL = 'sh';
 
-/**
- * Commands of a page and what it shows of their output, in the order of the page. Throws where a
- * command has no end.
- */
+/** The commands of a page and their shown output, in order. Throws if a command has no end. */
 export function partsOf(page: string): PagePart[] {
   const parts: PagePart[] = [];
   const lines = page.split('\n');
   for (let at = 0; at < lines.length; at++) {
     const [, indent = '', kind = ''] = /^( *)```(\w*)$/.exec(lines[at] ?? '') ?? [];
     if (kind === '') {
-      // A fence without a kind is passed over as a whole.
+      // Skips a fence without a language.
       if (/^ *```$/.test(lines[at] ?? '')) at = endOf(lines, at);
       continue;
     }
@@ -79,7 +76,7 @@ function isWhole(text: string): boolean {
 
 /**
  * Lines of a shown output that were not printed, in order. Figures, times, bars and spaces may
- * differ: they are another machine's.
+ * differ, because they depend on the machine.
  */
 export function missingLines(shown: string, printed: string): string[] {
   const own = printed.split('\n').map(shapeOf);

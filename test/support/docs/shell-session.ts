@@ -18,8 +18,8 @@ const END_MS = 60_000;
 const CODE = '[exit code ';
 
 /**
- * The shell of somebody who types what a page says, one command after the other: variables and
- * functions stay. A command that fails ends it, with an `Error` that says what it printed.
+ * The shell of a user who types the commands of a page. Variables and functions stay. A failed
+ * command ends the shell, and throws an `Error` with its output.
  */
 export class ShellSession implements AsyncDisposable {
   readonly #shell: ChildProcess;
@@ -29,7 +29,7 @@ export class ShellSession implements AsyncDisposable {
   #count = 0;
   #onAnswer: (isDone: boolean) => void = () => undefined;
 
-  /** `directory`: for what commands print. */
+  /** `directory`: for the output of commands. */
   constructor(options: { directory: string; cwd: string; env: NodeJS.ProcessEnv }) {
     this.#directory = options.directory;
     this.#env = options.env;
@@ -56,7 +56,7 @@ export class ShellSession implements AsyncDisposable {
     const answer = new Promise<boolean>((resolve) => {
       this.#onAnswer = resolve;
     });
-    // The last command of the shell is not in a condition: what fails in the file ends the shell.
+    // The last command is in no condition, so a failure in the file ends the shell.
     this.#input.write(`. ${script} > ${out} 2> ${err} < /dev/null 3>&-; echo done >&3\n`);
     const isDone = await Promise.race([answer, sleep(COMMAND_MS, undefined, { ref: false })]);
     const said = { out: fs.readFileSync(out, 'utf8'), err: fs.readFileSync(err, 'utf8') };
@@ -67,8 +67,7 @@ export class ShellSession implements AsyncDisposable {
 
   /** Runs a command that asks, on a terminal. */
   async answer(text: string, question: string, keys: string): Promise<Said> {
-    // It stays until its end has been seen: `script` may drop what the last one on a terminal
-    // prints just before it leaves.
+    // The shell stays until its end was seen: `script` may drop the last output before its exit.
     const script = `cd ${this.#cwd}\n${text}\necho "${CODE}$?]"; read -rs`;
     using terminal = new Terminal(['bash', '-c', script], this.#env);
     const asked = terminal.see(question, CODE);
@@ -89,12 +88,12 @@ export class ShellSession implements AsyncDisposable {
   }
 
   /**
-   * Runs a command that goes on until it is stopped, on a terminal: waits until it shows what is
-   * wanted, and until `meanwhile` is over, then types Ctrl-C and waits for its end. It has the
-   * environment of the session's beginning.
+   * Runs a command until it is stopped, on a terminal. Waits for the wanted output and for
+   * `meanwhile`, then types Ctrl-C and waits for the end. The environment is that of the session's
+   * start.
    */
   async stop(text: string, wanted: string, meanwhile?: () => Promise<void>): Promise<Said> {
-    // Tests that are started in the background ignore Ctrl-C, and so would what they start.
+    // Tests in the background ignore Ctrl-C, and their children would inherit that.
     const script = `cd ${this.#cwd}\nexec ${text}`;
     using terminal = new Terminal(['env', '--default-signal', 'bash', '-c', script], this.#env);
     await within(COMMAND_MS, terminal, `it did not show "${wanted}"`, terminal.see(wanted));
@@ -117,13 +116,13 @@ export class ShellSession implements AsyncDisposable {
     const { pid = 0, exitCode, signalCode } = this.#shell;
     if (exitCode !== null || signalCode !== null) return;
     const ended = new Promise((resolve) => this.#shell.once('close', resolve));
-    // With what it has left behind.
+    // Includes its child processes.
     process.kill(-pid, 'SIGKILL');
     await ended;
   }
 }
 
-/** Throws with what the terminal shows where the task takes longer. */
+/** Throws with the terminal's output if the task takes longer. */
 async function within<T>(
   ms: number,
   terminal: Terminal,
