@@ -1,5 +1,6 @@
 #!/bin/bash
-# Prints the port that the status page of a pod with these labels has on this machine, once it is served. Arguments: namespace, labels.
+# Waits for the status page of a pod with these labels, and prints its port on this machine.
+# Arguments: namespace, labels.
 set -eu
 for _ in $(seq 1500); do
   for uid in $("$DOCS_PEERS/kubectl" -n "$1" get pods -l "$2" --field-selector status.phase=Running -o json |

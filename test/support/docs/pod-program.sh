@@ -1,6 +1,7 @@
 #!/bin/bash
-# What `/velero` is in a pod here: the program of the pod's image, as a process of this machine, with the rights of the pod's ServiceAccount.
-# Variables: DOCS_FOLDER (scratch; ports of pods), DOCS_LONGSHORE (our program), DOCS_PEERS (binaries of others), DOCS_PLUGIN (our plugin).
+# Replaces `/velero` in pods: runs the program of the pod's image as a process of this machine, with
+# the rights of the pod's ServiceAccount. Variables: DOCS_FOLDER has scratch files and ports of pods.
+# DOCS_LONGSHORE is our program, DOCS_PLUGIN is our plugin, and DOCS_PEERS has other binaries.
 set -eu
 export PATH="$DOCS_PEERS:${PATH#*:}" # without the folder of stand-ins
 uid=$(basename "$LONGSHORE_TERMINATION_LOG" .termination)
@@ -9,7 +10,7 @@ own=$DOCS_FOLDER/pods/$uid
 mkdir -p "$own"
 of_cluster() { sed -n "s/.*$1: \"\([^\"]*\)\".*/\1/p" "$KUBECONFIG"; }
 server=$(of_cluster server) admin=$(of_cluster token)
-# Cheaper than kubectl, which is started for each pod several times. Arguments: path, what curl takes besides.
+# Cheaper than kubectl, because each pod makes several calls. Arguments: path, more flags of curl.
 api() { curl --silent --insecure --fail --retry 20 --retry-connrefused -H "Authorization: Bearer $admin" "${@:2}" "$server/api/v1/$1"; }
 api pods | jq ".items[] | select(.metadata.uid == \"$uid\")" >"$own/pod.json"
 of() { jq -r "$1" "$own/pod.json"; }
@@ -18,7 +19,7 @@ token=$(api "namespaces/$namespace/serviceaccounts/$(of .spec.serviceAccountName
   -d '{"spec": {"expirationSeconds": 10800}}' | jq -r .status.token)
 sed "s/token: \"[^\"]*\"/token: \"$token\"/" "$KUBECONFIG" >"$own/kubeconfig"
 
-# Secrets, where the paths of their volumes lead to, and in variables. One that is not there has nothing.
+# Writes Secrets to the paths of their volumes and to variables. A missing Secret has no keys.
 secret() { { api "namespaces/$namespace/secrets/$1" || true; } | jq -r '.data // {} | to_entries[] | "\(.key) \(.value)"'; }
 while read -r volume name; do
   while read -r key value; do base64 -d <<<"$value" >"$folder/$uid-$volume/$key"; done < <(secret "$name")
@@ -30,7 +31,8 @@ credentials=$folder/$uid-cloud-credentials/cloud
 [[ ! -e $credentials ]] || export AWS_SHARED_CREDENTIALS_FILE=$credentials
 export KUBECONFIG=$own/kubeconfig VELERO_NAMESPACE=$namespace
 
-# As the kubelet does with $(NAME) in arguments; ports of pods are those of this machine, so that each is another one.
+# Expands $(NAME) in arguments like the kubelet. All pods share the ports of this machine, so each
+# status page gets a free port.
 words=()
 for word; do
   while [[ $word =~ \$\(([A-Z_]+)\) ]]; do
@@ -45,7 +47,7 @@ for word; do
   words+=("$word")
 done
 
-# Nobody waits for what is looked at now and then.
+# Shorter intervals, so that tests do not wait.
 soon=(--metrics-address 127.0.0.1:0 --item-operation-sync-frequency 1s --store-validation-frequency 10s --backup-sync-period 2s)
 case "$image ${words[0]} ${words[1]-}" in
 velero/velero*" server "*)
@@ -55,7 +57,7 @@ velero/velero*" server "*)
   export HOME=$own/home TMPDIR=$own/home VELERO_SCRATCH_DIR=$own/home
   exec "$DOCS_PEERS/velero" "${words[@]}" --plugin-dir "$own/plugins" --profiler-address "" "${soon[@]}"
   ;;
-velero/velero*" node-agent server") exec sleep 86400 ;; # it is there; volumes are moved by ours
+velero/velero*" node-agent server") exec sleep 86400 ;; # only has to exist: our agent moves volumes
 velero/velero*) exec "$DOCS_PEERS/velero" "${words[@]}" ;;
 *" server "*) exec "$DOCS_LONGSHORE" "${words[@]}" "${soon[@]}" ;;
 *" node-agent server") exec "$DOCS_LONGSHORE" "${words[@]}" --metrics-address 127.0.0.1:0 ;;
