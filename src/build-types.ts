@@ -2,10 +2,7 @@ import { readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import ts from 'typescript';
 
-/**
- * Writes the declarations of a source file and its imports below a folder: the types for plugins in
- * TypeScript. Throws with the compiler's own words.
- */
+/** Writes the declarations of a source file and its imports: the types for plugins. */
 export function buildTypes(root: string, source: string, out: string): void {
   const config = `${root}tsconfig.json`;
   const { config: parsed } = ts.parseConfigFileTextToJson(config, readFileSync(config, 'utf8')) as {

@@ -68,10 +68,7 @@ const NAMING_OPTIONS: Readonly<Record<string, string>> = {
   '--from-schedule': '@schedule',
 };
 
-/**
- * The value of an option: its choices, or the kind of value. Undefined for an option without a
- * value.
- */
+/** The choices or the kind of an option's value; undefined for an option without a value. */
 function valuesOf(option: Option): string | undefined {
   const { argChoices, flags, long = '', required, optional } = option;
   const named = lookup(NAMING_OPTIONS, long);
@@ -82,10 +79,7 @@ function valuesOf(option: Option): string | undefined {
   return required || optional ? '@any' : undefined;
 }
 
-/**
- * Three shell functions for bash and zsh: words after a verb, its options, and words after an
- * option.
- */
+/** Shell functions for bash and zsh: words after a verb, its options, words after an option. */
 function functions(nodes: readonly Node[]): string {
   const table = (name: string, rows: readonly [key: string, words: string][]): string =>
     [

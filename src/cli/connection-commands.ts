@@ -78,10 +78,7 @@ async function connect(options: ConnectOptions): Promise<void> {
   }
 }
 
-/**
- * The connection to save. If the user named an existing connection, its password source is kept
- * unless typed.
- */
+/** The connection to save. An existing connection keeps its password source unless typed. */
 function connectionFrom(
   { repo, passwordFile, passwordCommand, client, connectedAs }: ConnectOptions,
   { repositories }: Connections,

@@ -42,9 +42,7 @@ export interface CommonOptions extends StorageFlags, OutputFlags, TimeFlags {
 /** The rest of a container's memory is for page cache and unforeseen use. */
 const CGROUP_SHARE = 0.8;
 
-/**
- * The memory limit of the process: from the flag, else the default, or less in a smaller container.
- */
+/** The memory limit: from the flag, else the default, or less in a smaller container. */
 function memoryLimitOf({ memoryLimit }: CommonOptions): number {
   if (memoryLimit !== undefined) {
     const bytes = parseBytes(memoryLimit);
@@ -90,10 +88,7 @@ interface OpenContextOptions {
   unreadable?: 'partly' | 'tell' | 'ignore';
 }
 
-/**
- * Opens the repository of `--repo`. With `dataPath` the worker threads are started. The caller must
- * dispose the result.
- */
+/** Opens `--repo`, with worker threads if `dataPath`. The caller must dispose the result. */
 export async function openContext(
   options: CommonOptions,
   { dataPath = false, cache = true, ...given }: OpenContextOptions = {},

@@ -73,10 +73,7 @@ export async function makeApplication(environment: DevEnvironment): Promise<void
   await whenRunning(client, pod);
 }
 
-/**
- * Creates the Backup `nightly` of the namespace `app` and waits for it. Throws unless it is
- * `Completed`.
- */
+/** Creates the Backup `nightly` and waits for it. Throws unless it is `Completed`. */
 export async function backUp({ client }: DevEnvironment): Promise<void> {
   printLine('4. a Backup, as `velero backup create nightly --snapshot-move-data` makes it');
   await client.create(BACKUPS, {

@@ -23,10 +23,7 @@ export interface RunStatus {
 
 type Count = readonly [done?: number | undefined, total?: number | undefined];
 
-/**
- * Prints a line for each change of a Backup or Restore until it ends. Throws unless it is
- * `Completed`.
- */
+/** Prints each change of a Backup or Restore. Throws unless it ends as `Completed`. */
 export async function followRun<S extends RunStatus>(
   client: KubeClient,
   resource: Resource<KubeObject>,

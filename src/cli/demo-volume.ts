@@ -9,10 +9,7 @@ export interface SampleSize {
 
 const APPEND_BYTES = 8 << 20;
 
-/**
- * Writes sample files like those of an application: many small ones, a large one, a link. Throws
- * system errors.
- */
+/** Writes files like those of an application: many small ones, a large one, a link. */
 export async function makeSample(
   path: string,
   { largeFileBytes, smallFiles }: SampleSize,

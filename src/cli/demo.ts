@@ -71,10 +71,7 @@ const row = (cells: readonly string[]): string =>
     .join(' ')
     .trimEnd();
 
-/**
- * Prints a line for each change that `kubectl get -w` would show. Resolves with the CR at its final
- * phase.
- */
+/** Prints changes like `kubectl get -w`. Resolves with the CR at its final phase. */
 async function follow<T extends Moved>(
   client: KubeClient,
   resource: Resource<T>,

@@ -53,10 +53,7 @@ export interface DevEnvironmentOptions {
   readonly isKept?: boolean;
 }
 
-/**
- * A cluster for tests and demos. Has an API server, a simulated CSI driver, nodes whose pods are
- * processes, and agents on demand.
- */
+/** A cluster for tests and demos, with simulated nodes and storage, and agents on demand. */
 export class DevEnvironment implements AsyncDisposable {
   readonly client: KubeClient;
   readonly cluster: DevCluster;
@@ -233,10 +230,7 @@ async function takeDirectory(directory: string): Promise<AsyncDisposable> {
   };
 }
 
-/**
- * Writes a new file that only this user can read. An existing file may be readable by others, or a
- * link.
- */
+/** Writes a new file, because an existing one may be readable by others, or a link. */
 async function writePrivate(path: string, text: string): Promise<void> {
   const partial = `${path}.${randomUUID()}`;
   await fs.writeFile(partial, text, { mode: 0o600, flag: 'wx' });

@@ -17,10 +17,7 @@ export const lifeWith = (life: Life, more: () => number): Life => ({
 
 /** After an interrupt, the process ends after this time without progress. */
 const STOPPING_MS_MAX = 30_000;
-/**
- * A put shows no progress until it is done: at 70 kB/s a pack takes this long. Our choice. A second
- * Ctrl-C ends it sooner.
- */
+/** At 70 kB/s, the put of one pack takes this long without progress. Our choice. */
 const STORAGE_MS_MAX = 5 * 60_000;
 const LOOK_EVERY_MS = 500;
 

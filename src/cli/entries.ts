@@ -15,10 +15,7 @@ export interface EntryFlags extends TimeFlags, OutputFlags {
   json?: boolean;
 }
 
-/**
- * Prints the entries of a directory, with their subdirectories if requested. Prints any other entry
- * itself.
- */
+/** Prints a directory, with all below it if requested. Prints any other entry itself. */
 export async function listEntries(
   root: VolumeFile,
   options: EntryFlags,
@@ -45,10 +42,7 @@ export async function listEntries(
   if (options.json === true) await json.end();
 }
 
-/**
- * Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with the alternative in
- * `otherwise`, and `SNAPSHOT_INCOMPLETE`.
- */
+/** Throws `IS_A_DIRECTORY` with the alternative in `otherwise`, and `SNAPSHOT_INCOMPLETE`. */
 export async function writeFileOf(
   { contents }: Repository,
   entry: DirectoryEntry,

@@ -22,10 +22,7 @@ export const stdoutTerminal: Terminal = {
 
 const COLUMNS_MIN = 20;
 
-/**
- * Lines on a terminal that are redrawn in place when they change. Lines are cut to the width of the
- * terminal.
- */
+/** Lines on a terminal that are redrawn in place, cut to the width of the terminal. */
 export class LiveBlock {
   readonly #terminal: Terminal;
   #drawn: string | undefined;

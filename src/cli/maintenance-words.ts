@@ -15,10 +15,7 @@ const NAMES: Readonly<Record<string, string>> = {
   'extend-blob-retention-time': 'extending object locks',
 };
 
-/**
- * The result of a maintenance run for people: a line for each task that did something or was
- * skipped.
- */
+/** The result of a run for people: a line for each task that did something or was skipped. */
 export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): string[] {
   if (mode === 'none') return ['nothing is due yet'];
   const left = tasks.flatMap(({ task, skipped }) =>

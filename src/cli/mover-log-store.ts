@@ -13,10 +13,7 @@ export interface MoverLogStoreOptions {
   readonly directory: string;
 }
 
-/**
- * The buckets of locations, for the logs of data movers. Throws `NO_LOCATION`, and errors of
- * reading and opening a location.
- */
+/** The buckets of locations, for logs of data movers. Throws `NO_LOCATION`. */
 export function moverLogStore({
   client,
   logger,

@@ -17,10 +17,7 @@ const LOOK_EVERY_MS = 2000;
 /** Shorter interval until the first state is known. */
 const FIRST_LOOK_MS = 200;
 
-/**
- * `--watch`: runs until Ctrl-C, or until the output is closed. Updates do not overlap: each waits
- * for the output of the one before.
- */
+/** `--watch`: runs until Ctrl-C, or until the output is closed. */
 export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promise<void> {
   const interrupt = interruptSignal();
   const { signal } = interrupt;

@@ -27,10 +27,7 @@ export interface StoredMessagesOptions {
   readonly logger: Logger;
 }
 
-/**
- * Our choices. Results of a finished run do not change, and an unreachable bucket is not retried
- * for each visitor.
- */
+/** Our choices. Finished runs do not change, and a lost bucket is not retried per visitor. */
 const KEPT_NS = 60n * SECOND_NS;
 const KEPT_MAX = 50;
 const AT_ONCE_MAX = 2;
@@ -42,10 +39,7 @@ interface Kept {
   readonly age: Stopwatch;
 }
 
-/**
- * Reads errors and warnings of finished backups and restores from the bucket, once for many
- * visitors.
- */
+/** Reads messages of finished runs from the bucket, once for many visitors. */
 export class StoredMessages implements MessageSource {
   readonly #options: StoredMessagesOptions;
   readonly #places = createLimiter(AT_ONCE_MAX);

@@ -23,10 +23,7 @@ const EVERY_NS = 600n * SECOND_NS;
 const READING_MS = 120_000;
 const WRONG = ['WrongSignature', 'NotSigned', 'MissingBackup'];
 
-/**
- * Checks the signatures in all locations, at most every ten minutes, and only while there are
- * visitors.
- */
+/** Checks signatures in all locations at most every ten minutes, if there are visitors. */
 export class StoredSignatures implements TrustSource, AsyncDisposable {
   readonly #options: StoredSignaturesOptions;
   readonly #stop = new AbortController();

@@ -29,10 +29,7 @@ export const passwordFilesOption = (description: string): Option =>
     (file: string, before: readonly string[] | undefined) => [...(before ?? []), file],
   );
 
-/**
- * The password of an existing repository, from a file, a command, the environment or a terminal.
- * Throws `NO_PASSWORD`.
- */
+/** The password of an existing repository. Throws `NO_PASSWORD`. */
 export async function readPassword(
   { passwordFile: file, passwordCommand }: PasswordSource,
   prompt: PasswordPrompt,
@@ -55,10 +52,7 @@ export async function readPassword(
   throw new CodedError('NO_PASSWORD', text);
 }
 
-/**
- * The output of a command without its last line end. The command can use the terminal, as password
- * managers do. Throws `NO_PASSWORD`.
- */
+/** The output without its last line end. The command can prompt. Throws `NO_PASSWORD`. */
 async function outputOf(command: string): Promise<string> {
   // Loaded late, because the module is large and few commands need it. The same holds for readline.
   const { spawn } = await import('node:child_process');

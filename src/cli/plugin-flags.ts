@@ -5,10 +5,7 @@ export interface HostFlags {
   readonly hasCsi: boolean;
 }
 
-/**
- * Parses flags in the format of Go's pflag: `--name=value`, `--name value`. Ignores all others,
- * which change with Velero's versions.
- */
+/** Parses Go's pflag format. Ignores unknown flags, which change with Velero's versions. */
 export function hostFlags(args: readonly string[]): HostFlags {
   // As in Velero (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces earlier ones, and
   // blanks count.

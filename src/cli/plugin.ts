@@ -1,9 +1,6 @@
 import type { Command } from 'commander';
 
-/**
- * Started like Velero's plugins. The plugin folder has `velero-plugin-longshore`, a file with this
- * verb only.
- */
+/** Velero's plugin folder has this verb as a single file, `velero-plugin-longshore`. */
 export function addPluginVerb(program: Command): void {
   program
     .command('plugin', { hidden: true })

@@ -56,10 +56,7 @@ export interface PolicyCheckFlags extends ClusterFlags {
   output?: string;
 }
 
-/**
- * Prints the treatment of each volume in a backup. Sets the exit code if a backup would report
- * errors for a volume.
- */
+/** Prints the treatment of each volume. Sets the exit code if a backup would report errors. */
 export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
   if (flags.filename === undefined && flags.backup === undefined) {
     throw new UsageError('nothing to check: give the file of the policies with -f, or a Backup');
@@ -231,10 +228,7 @@ function optionsFor(
 
 const PVC_NAMES = ['persistentvolumeclaims', 'persistentvolumeclaim', 'pvc'];
 
-/**
- * Whether the resource filters of a backup exclude PVCs. Pod volumes of PVCs are then not backed up
- * either.
- */
+/** Whether the resource filters exclude PVCs, and so also pod volumes of PVCs. */
 export function leavesPvcsOut({ spec }: Backup): boolean {
   const included = [
     ...(spec.includedResources ?? []),

@@ -3,10 +3,7 @@ import type { CommonOptions } from './context.ts';
 import { type RepositoryFlags, resolveRepository } from './connection.ts';
 import { UsageError } from './usage-error.ts';
 
-/**
- * Adds the options of every verb. `isNew`: the verb creates a repository, so the current connection
- * is not the default.
- */
+/** Adds common options. `isNew`: a new repository, never the current connection. */
 export function withCommonOptions(command: Command, { isNew = false } = {}): Command {
   return command
     .hook('preAction', async (_, action) => {

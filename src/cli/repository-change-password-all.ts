@@ -33,10 +33,7 @@ const STATES: Readonly<Record<ChangedRepository['had'], string>> = {
   nothing: 'not created yet',
 };
 
-/**
- * Changes the password of all repositories of a cluster. Throws the errors of {@link
- * changeAllPasswords}.
- */
+/** Throws the errors of {@link changeAllPasswords}. */
 export async function changeAll(flags: ChangePasswordAllFlags): Promise<void> {
   if (flags.undo === true && flags.newPasswordFile !== undefined) {
     throw new UsageError('--undo and --new-password-file contradict each other');

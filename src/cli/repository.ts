@@ -108,7 +108,7 @@ function modesOf({ repo, fileMode, dirMode }: VerbOptions<CreateOptions>): Parti
   if (parseLocation(repo).kind !== 'file') {
     throw new UsageError('--file-mode and --dir-mode are for repositories in a directory');
   }
-  // Later commands derive all modes from the mode of the files.
+  // With default file modes, later commands ignore the mode of the directory.
   if (fileMode === undefined) throw new UsageError('--dir-mode needs --file-mode');
   const file = modeOf('--file-mode', fileMode, 0o600, 0o666);
   const directory =

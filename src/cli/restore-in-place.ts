@@ -116,10 +116,7 @@ interface Flags extends InPlaceFlags, ProgressFlags {
   quiet?: boolean;
 }
 
-/**
- * Maximum number of paths in the JSON report. The rest is counted. Our choice, because people read
- * the report too.
- */
+/** Paths in the JSON report. The rest is counted. Our choice: people read the report too. */
 const REMOVED_MAX = 1000;
 const STOPPED =
   'the target is restored in part only, since the restore was stopped: run the same command again to complete it';

@@ -71,10 +71,7 @@ export function assertHasParts(root: DirectoryEntry, { selection }: { selection?
   throw new UsageError('--include and --exclude need a directory, but this is a single file');
 }
 
-/**
- * A target with a slash at its end is a directory for a single file. Creates the directory if
- * needed.
- */
+/** A typed target with a slash at its end is a directory, created for a single file. */
 export async function makeTypedDirectory(typed: string, root: DirectoryEntry): Promise<void> {
   if (typed.endsWith('/') && root.type !== 'd') await makeDirectories(typed);
 }

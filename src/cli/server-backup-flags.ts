@@ -1,9 +1,6 @@
 import type { Command } from 'commander';
 
-/**
- * Flags of `velero server` about backups, with its defaults (v1.18.3:
- * pkg/cmd/server/config/config.go).
- */
+/** Flags about backups, with Velero's defaults (v1.18.3: pkg/cmd/server/config/config.go). */
 export function addBackupFlags(command: Command): void {
   command
     .option('--concurrent-backups <n>', 'backups that run at once, of different namespaces', '1')

@@ -29,10 +29,7 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
   'backup-queue': 'backup',
 };
 
-/**
- * The chosen controllers without the disabled ones. Throws `UsageError`, also if only some
- * controllers of restores are chosen.
- */
+/** Throws `UsageError`, also if only some controllers of restores are chosen. */
 export function chosenControllers(
   named: string | undefined,
   disabled: string | undefined,

@@ -39,10 +39,7 @@ export interface ServerPluginsOptions {
   readonly flags: readonly string[];
 }
 
-/**
- * The plugins of this server: built-in ones, and those of its folder. Plugins of the folder are
- * started once to list their actions.
- */
+/** The built-in plugins, and those of the folder, which are started once to list actions. */
 export class ServerPlugins implements AsyncDisposable {
   readonly #abort = new AbortController();
   readonly #logger: Logger;
@@ -110,10 +107,7 @@ export class ServerPlugins implements AsyncDisposable {
     return new ServerPlugins(options);
   }
 
-  /**
-   * Resolves when every plugin has listed its actions. Throws `PLUGIN_FOLDER` if the folder could
-   * not be read.
-   */
+  /** Resolves when every plugin has listed its actions. Throws `PLUGIN_FOLDER`. */
   async host(): Promise<PluginHost> {
     const host = await this.#opening;
     if (host) return host;

@@ -5,10 +5,7 @@ import { type VolumePolicies, withGlobalPolicies } from '../volume-policy/index.
 /** Annotation on a Backup: the name of the ConfigMap with the policies for all backups. */
 export const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
-/**
- * The policies of a backup, with the server's policies for all backups. Throws `NO_VOLUME_POLICY`
- * and `BAD_VOLUME_POLICY`.
- */
+/** A backup's policies and the server's. Throws `NO_VOLUME_POLICY`, `BAD_VOLUME_POLICY`. */
 export async function serverPoliciesOf(
   client: KubeClient,
   backup: Backup,

@@ -69,10 +69,7 @@ export interface OpenedRestores {
   readonly unsavedOperations: UnsavedOperations;
 }
 
-/**
- * Opens the dependencies of the restore controllers, which share one map of operations and one
- * watch.
- */
+/** Dependencies of the restore controllers, which share a map of operations and a watch. */
 export function openRestores(
   common: Common,
   { features }: { readonly features?: string },

@@ -27,10 +27,7 @@ export interface StorageFlags {
 
 const CACHE_BYTES = 2 ** 30;
 
-/**
- * Opens the storage with the flags: rate limits, retries, and a disk cache for metadata of remote
- * storages.
- */
+/** Opens the storage with rate limits, retries, and a disk cache for remote metadata. */
 export async function openRepositoryStorage(
   flags: StorageFlags,
   logger: Logger,

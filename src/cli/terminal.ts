@@ -39,10 +39,7 @@ export interface LiveLine {
   stop(): void;
 }
 
-/**
- * A line that is redrawn four times a second, on a terminal only. `render` gets the number of
- * columns.
- */
+/** A line redrawn four times a second, on a terminal only. `render` gets the columns. */
 export function startLiveLine(render: (columns: number) => string): LiveLine {
   if (!process.stderr.isTTY || form.isQuiet) return { stop: () => undefined };
   const draw = (): void => {

@@ -6,10 +6,7 @@ export interface TimeFlags {
 
 const two = (n: number): string => String(n).padStart(2, '0');
 
-/**
- * For people: `2026-11-23 06:05:04 +01:00`, or with `--utc` `2026-11-23 05:05:04 UTC`. Programs get
- * RFC 3339 in UTC.
- */
+/** For people: `2026-11-23 06:05:04 +01:00`, or with `--utc` `2026-11-23 05:05:04 UTC`. */
 export function timeText(ns: Nanoseconds, { utc }: TimeFlags = {}): string {
   if (ns === GO_ZERO_TIME_NS) return 'never';
   const date = toDate(ns);

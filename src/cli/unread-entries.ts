@@ -46,10 +46,7 @@ export class UnreadEntries {
   }
 }
 
-/**
- * The parts of the source that a snapshot lacks, as sentences. Restores and checks cannot see them
- * otherwise.
- */
+/** The parts of the source that a snapshot lacks. Restores cannot see them otherwise. */
 function describeMissing({ summary }: DirectoryEntry): string[] {
   const { incomplete, numFailed = 0 } = summary ?? {};
   return [
@@ -70,10 +67,7 @@ export function warnOfMissing(root: DirectoryEntry): void {
   if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
 }
 
-/**
- * Warns on stderr of attributes that could not be restored, and sets the exit code. The log names
- * the first entries.
- */
+/** Warns of attributes that could not be restored, and sets the exit code. */
 export function warnOfNotSet(notSet: AttributesNotSet): void {
   if (notSet.entries === 0) return;
   const count = countOf(notSet.entries, 'entries');

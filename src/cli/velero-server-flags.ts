@@ -16,10 +16,7 @@ const WITHOUT_EFFECT = [
   '--disable-informer-cache [boolean]',
 ];
 
-/**
- * Flags from `velero install` and charts of some versions, from Velero's root command and its log
- * library. They need no warning.
- */
+/** From `velero install`, some charts, Velero's root command and its log library. No warning. */
 const IGNORED = [
   '--keep-latest-maintenance-jobs <n>',
   '--maintenance-job-cpu-request <quantity>',

@@ -16,10 +16,7 @@ export const budgetOf = (text: string | undefined): bigint | undefined =>
 
 const RECORDED = 'the next backup of a volume stores again what is damaged and still on it';
 
-/**
- * The problem in one sentence. Also reports damage that an earlier run found in packs that this run
- * did not read.
- */
+/** The problem in a sentence. Includes damage found by an earlier run in unread packs. */
 export function problemOf(report: VerificationReport): string | undefined {
   const { problems, problemsNotListed, damagedContents, record } = report;
   const [first] = problems.held;

@@ -69,10 +69,7 @@ function isSet({ metadata }: Annotated, annotation: string): boolean {
   );
 }
 
-/**
- * Annotations on a location whose bucket locks objects. They set the period, such as `720h`, and
- * the mode: {@link MODES}.
- */
+/** On a location whose bucket locks objects: the period, such as `720h`, and {@link MODES}. */
 export const RETENTION = 'longshore.io/retention';
 export const RETENTION_MODE = 'longshore.io/retention-mode';
 const MODES = ['GOVERNANCE', 'COMPLIANCE'] as const;

@@ -28,18 +28,12 @@ const schema = z.strictObject({
   repositories: z.record(z.string(), connectionSchema),
 });
 
-/**
- * A saved repository, so that users need not name it each time, and the source of its password. The
- * password itself is not stored.
- */
+/** A saved repository and the source of its password. The password itself is not stored. */
 export type Connection = Readonly<z.infer<typeof connectionSchema>>;
 /** By name. `current` is the default. */
 export type Connections = Readonly<z.infer<typeof schema>>;
 
-/**
- * Reads the file that `repository connect` writes; empty if there is no file. Throws
- * `BAD_CONNECTIONS` with the path of the file.
- */
+/** Reads the file of `repository connect`, if any. Throws `BAD_CONNECTIONS` with its path. */
 export async function loadConnections(path: string): Promise<Connections> {
   let text: string;
   try {
@@ -61,9 +55,7 @@ export async function loadConnections(path: string): Promise<Connections> {
   throw bad(path, `${where}${issue?.message ?? 'it is not JSON'}`);
 }
 
-/**
- * Replaces the file atomically: readers see the old one or the new one. Throws `BAD_CONNECTIONS`.
- */
+/** Replaces the file atomically. Throws `BAD_CONNECTIONS`. */
 export async function saveConnections(path: string, connections: Connections): Promise<void> {
   const temporary = join(dirname(path), `.${basename(path)}.${randomHex(6)}`);
   try {

@@ -17,10 +17,7 @@ export const environment = {
   get repository(): string | undefined {
     return process.env.LONGSHORE_REPO || undefined;
   },
-  /**
-   * The file of the repositories that `repository connect` saved. See
-   * https://specifications.freedesktop.org/basedir-spec
-   */
+  /** Saved repositories. See https://specifications.freedesktop.org/basedir-spec */
   get connectionsFile(): string {
     const directory = process.env.XDG_CONFIG_HOME || join(homedir(), '.config');
     return process.env.LONGSHORE_CONFIG || join(directory, 'longshore', 'repositories.json');

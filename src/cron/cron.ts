@@ -7,15 +7,9 @@ import { localZone, Zone } from './zone.ts';
 
 /** The times of a repeated task. */
 export interface Cron {
-  /**
-   * The next time after `seconds`. Both are in seconds since 1970. Undefined if there is none
-   * within five years.
-   */
+  /** The next time, in seconds since 1970. Undefined if there is none within five years. */
   nextAfter(seconds: number): number | undefined;
-  /**
-   * The expression restricts days of the month and days of the week. A day must match both, unlike
-   * in older Veleros and other crons.
-   */
+  /** Restricts days of month and of week. A day must match both, unlike in older Veleros. */
   readonly hasBothDays: boolean;
   /** Runs only on request: `@manual` and its synonyms. */
   readonly isManual: boolean;

@@ -46,10 +46,7 @@ class Search {
   readonly #fields: CronFields;
   readonly #zone: Zone;
   #at: number;
-  /**
-   * Set by the first field that advances, which resets the lower fields to their start. Later steps
-   * do not reset them again.
-   */
+  /** Whether a field has advanced and reset all lower fields. Only the first one resets. */
   #isCut = false;
 
   constructor(fields: CronFields, zone: Zone, at: number) {

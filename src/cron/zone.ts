@@ -25,10 +25,7 @@ export class Zone {
 
   static readonly utc = new Zone('UTC', undefined);
 
-  /**
-   * Undefined if there is no such zone. Offsets such as `+05:00` are not names, and case counts, as
-   * in Go.
-   */
+  /** Undefined for an unknown zone. Offsets such as `+05:00` do not count, and case does. */
   static of(name: string): Zone | undefined {
     if (name === 'UTC') return Zone.utc;
     if (!NAME.test(name)) return undefined;

@@ -63,10 +63,7 @@ export class Admission {
     }
   }
 
-  /**
-   * Objects can be created only in an existing namespace that is not being deleted. Throws {@link
-   * ApiError}.
-   */
+  /** Throws {@link ApiError} if the namespace is missing or being deleted. */
   assertNamespace(resource: Resource<KubeObject>, namespace: string | undefined): void {
     if (!resource.namespaced || namespace === undefined) return;
     const found = this.#store().get(NAMESPACES, undefined, namespace);

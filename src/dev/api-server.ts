@@ -47,15 +47,9 @@ export interface ApiServerOptions {
 const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
 const EXPIRY_MS = 60_000;
-/**
- * Idle connections close after this time, as in kube-apiserver: a busy client may be about to send
- * a request.
- */
+/** Idle connections close after kube-apiserver's time: a busy client may still use one. */
 const IDLE_MS = 90_000;
-/**
- * Limit for the unread events of a watch, besides its initial list. Our choice: thousands of
- * objects.
- */
+/** Limit for unread events of a watch, besides its initial list. Our choice. */
 const WATCH_BYTES_MAX = 8 << 20;
 const HEALTH_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const APPLY = 'application/apply-patch+yaml';
@@ -128,10 +122,7 @@ export class ApiServer implements AsyncDisposable {
     return `https://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /**
-   * The kubeconfig for kubectl and the agents. Contains the token: write it only to files that no
-   * other user can read.
-   */
+  /** Contains the token: write it only to files that no other user can read. */
   get kubeconfig(): string {
     return JSON.stringify(
       {
@@ -457,7 +448,7 @@ const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
   fieldSelector: url.searchParams.get('fieldSelector') ?? undefined,
 });
 
-/** `1`, `true` or the name alone, like Go's booleans in a URL. */
+/** Any value except `0` and `false` is true, also the name alone, as in Kubernetes. */
 function isSet(url: URL, name: string): boolean {
   const value = url.searchParams.get(name);
   return value !== null && value !== '0' && value !== 'false';

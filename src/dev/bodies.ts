@@ -53,10 +53,7 @@ export function patched({ resource, before, patch, type }: Patch): unknown {
   }
 }
 
-/**
- * The object of a body, with the name from the path, so that a request cannot overwrite another
- * object.
- */
+/** The object of a body, with the name from the path. Protects other objects. */
 export function named(body: unknown, { name, namespace }: ResourcePlace): Stored {
   const object = objectOf(body);
   const where = { name: name ?? '', ...(namespace !== undefined && { namespace }) };

@@ -25,10 +25,7 @@ export interface ClusterControllersOptions {
   readonly logger: Logger;
 }
 
-/**
- * A scheduler and a volume controller, with the parts that hosting pods need. For the embedded
- * cluster only.
- */
+/** The parts of a scheduler and a volume controller that hosting pods need. */
 export class ClusterControllers {
   readonly #options: ClusterControllersOptions;
 

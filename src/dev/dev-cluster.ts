@@ -124,10 +124,7 @@ export class DevCluster {
     return undefined;
   }
 
-  /**
-   * Cleans up after an earlier run whose objects were kept: removed nodes, and pods without
-   * processes.
-   */
+  /** Cleans up after an earlier run: removed nodes, and pods without processes. */
   async resume(): Promise<void> {
     const { client, nodes } = this.#options;
     const isOurs = (name = ''): boolean => nodes.includes(name);
@@ -144,10 +141,7 @@ export class DevCluster {
     }
   }
 
-  /**
-   * Creates namespaces, nodes, classes, and the objects of an installed Velero. Existing objects
-   * stay.
-   */
+  /** Creates namespaces, nodes, classes and Velero's objects. Existing objects stay. */
   async seed(): Promise<void> {
     const { client, directory, namespace, nodes, repositoryPassword, withControllers } =
       this.#options;

@@ -7,10 +7,7 @@ import { PROTOBUF_TYPE } from './protobuf.ts';
 /** Health paths, which need no token. */
 const OPEN_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const LOOPBACK_HOSTS = new Set(['127.0.0.1', 'localhost', '[::1]']);
-/**
- * Allowed content types of bodies. A web page can send the content types of forms to any server
- * without a preflight request.
- */
+/** Allowed content types. Web pages can send those of forms without a preflight request. */
 const BODY_TYPES = new Set(['application/json', PROTOBUF_TYPE]);
 const PATCH_TYPES = new Set([
   'application/json-patch+json',

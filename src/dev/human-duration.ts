@@ -3,10 +3,7 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 const YEAR = 365 * DAY;
 
-/**
- * `5s`, `3m12s`, `2d4h`: ages in the format of kubectl and the API server (k8s.io/apimachinery,
- * HumanDuration).
- */
+/** `5s`, `3m12s`, `2d4h`: the API server's ages (k8s.io/apimachinery, HumanDuration). */
 export function humanDuration(ms: number): string {
   const seconds = Math.trunc(ms / 1000);
   if (seconds < -1) return '<invalid>';

@@ -11,10 +11,7 @@ export function copyJson<T>(value: T): T {
   return copy as T;
 }
 
-/**
- * Whether both are the same JSON. The order of fields does not count, and undefined fields count as
- * missing.
- */
+/** Compares JSON values. Order does not count, and undefined fields count as missing. */
 export function isSameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;

@@ -9,10 +9,7 @@ const SUFFIX = '.process';
 export const processNote = (directory: string, uid: string): string =>
   join(directory, uid + SUFFIX);
 
-/**
- * Records a process with its start time, to tell it from a later one. Does nothing if the system
- * does not report the start time.
- */
+/** Records a process with its start time. Does nothing if the start time is unknown. */
 export function noteProcess(path: string, pid: number, logger: Logger): void {
   const began = beginningOf(pid);
   if (began === undefined) return;

@@ -22,10 +22,7 @@ function knownSchemas(): Schemas {
   return loaded;
 }
 
-/**
- * OpenAPI v3, which kubectl uses to explain fields and to merge patches; undefined for all other
- * paths.
- */
+/** OpenAPI v3 for kubectl's explanations and patches; undefined for all other paths. */
 export function openApi(path: string): object | undefined {
   if (path === '/openapi/v3') return index();
   const match = /^\/openapi\/v3\/((?:api|apis)\/.*)$/.exec(path);

@@ -81,10 +81,7 @@ export class PodRunner {
   readonly #options: PodRunnerOptions;
   readonly #running = new Map<string, Running>();
   readonly #done = new Set<string>();
-  /**
-   * UIDs of pods that were released: their marks were found and deleted. The watch may still show
-   * them as waiting.
-   */
+  /** UIDs of pods whose marks were deleted. The watch may still show them as waiting. */
   readonly #released = new Set<string>();
   readonly #directories: PodDirectories;
 
@@ -251,10 +248,7 @@ export class PodRunner {
     return undefined;
   }
 
-  /**
-   * Whether all expected volumes have the mark of their restore. Deletes the marks then (Velero:
-   * cmd/velero-restore-helper).
-   */
+  /** Deletes the marks if all volumes have one (Velero: cmd/velero-restore-helper). */
   async #isReleased(pod: Pod, { args = [], volumeMounts = [] }: Container): Promise<boolean> {
     const mounted = await this.#directories.volumes(pod);
     const claims = new Map(

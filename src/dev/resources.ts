@@ -102,10 +102,7 @@ interface Names {
 }
 
 const ALL = ['all'];
-/**
- * Short names and categories for the command line. Same as in the real server and the definitions
- * of Velero and snapshots.
- */
+/** Short names and categories, as in the real server and in the definitions. */
 const NAMES: Readonly<Record<string, Names>> = {
   configmaps: { shortNames: ['cm'] },
   daemonsets: { shortNames: ['ds'], categories: ALL },

@@ -13,10 +13,7 @@ import type { SavedState, Stored, StoredChange } from './store.ts';
 
 const FORMAT = 'longshore-dev-state';
 const FORMAT_VERSION = 1;
-/**
- * The file is rewritten when it exceeds CHANGES_FACTOR times the size of its state plus
- * CHANGES_BYTES.
- */
+/** Rewrites the file above CHANGES_FACTOR times the size of its state, plus CHANGES_BYTES. */
 const CHANGES_BYTES = 4 << 20;
 const CHANGES_FACTOR = 2;
 /** Maximum size to read. Twice the limit of the store, with its changes. */

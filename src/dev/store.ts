@@ -53,10 +53,7 @@ export interface StoreOptions {
 const HISTORY_MAX = 20_000;
 const NAME_LETTERS = 'bcdfghjklmnpqrstvwxz2456789';
 
-/**
- * An in-memory store with the rules of a Kubernetes API server. Has versions, conflicts,
- * finalizers, owners and watches.
- */
+/** Objects in memory, with a Kubernetes API server's rules for versions and watches. */
 export class Store {
   readonly #clock: Clock;
   readonly #objects = new Map<string, Map<string, Stored>>();
@@ -171,10 +168,7 @@ export class Store {
     return created;
   }
 
-  /**
-   * For kinds with a status subresource, `part` `status` changes only the status. Without `part`
-   * everything else changes.
-   */
+  /** If the kind has a status subresource, changes the status only, or all but the status. */
   update(resource: Resource<KubeObject>, object: Stored, part?: 'status'): Stored {
     assertMetadata(resource, object);
     const { namespace, name, resourceVersion, uid } = object.metadata;
@@ -347,10 +341,7 @@ export class Store {
     this.#bytes += bytes - (before ? (this.#sizes.get(before) ?? 0) : 0);
   }
 
-  /**
-   * Removes an owner from its objects, so that they stay after its deletion. For the propagation
-   * policy `Orphan`.
-   */
+  /** Removes an owner from its objects, for the propagation policy `Orphan`. */
   orphan(uid: string): void {
     for (const [name, objects] of this.#objects) {
       for (const object of [...objects.values()]) {

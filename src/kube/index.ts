@@ -1,6 +1,6 @@
 /**
- * Kubernetes as this project sees it. Has objects, resources, caches, work queues, controllers, and
- * a client that keeps unknown fields. Knows nothing of volumes or repositories.
+ * Kubernetes as this project sees it: objects, caches, queues and controllers. The client keeps
+ * unknown fields. Knows nothing of volumes or repositories.
  */
 export type {
   ConfigMap,

@@ -15,10 +15,7 @@ export interface BoundAddress {
 
 export interface HttpListener extends BoundAddress, AsyncDisposable {}
 
-/**
- * The limits of every HTTP server of the product. Our choices: no browser, kubelet or Prometheus
- * needs more.
- */
+/** Limits of every HTTP server. Our choices: browsers, kubelets and Prometheus need less. */
 const HEADERS_MS = 5000;
 const REQUEST_MS = 10_000;
 /** A connection without a byte for this time is closed. Prometheus scrapes in a new one then. */

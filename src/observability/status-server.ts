@@ -14,10 +14,7 @@ export interface StatusSources {
  */
 const RENDERED_FOR_MS = 1000;
 
-/**
- * Serves `/metrics`, `/healthz` and `/readyz` on an address such as `:8085`. Throws
- * `ADDRESS_UNUSABLE`.
- */
+/** Serves on an address such as `:8085`. Throws `ADDRESS_UNUSABLE`. */
 export function serveStatus(
   address: string,
   sources: StatusSources,

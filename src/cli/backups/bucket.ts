@@ -94,10 +94,7 @@ export async function withBucketOfLocation<T>(
   }
 }
 
-/**
- * Runs a task with access to the repository of a namespace's volumes. Throws the errors of
- * `loadRepositoryAccess`.
- */
+/** Runs a task with access to a repository. Throws the errors of `loadRepositoryAccess`. */
 export async function withRepositoryOf<T>(
   place: { readonly storageLocation: string; readonly volumeNamespace: string },
   session: Session,
@@ -129,10 +126,7 @@ async function findLocation(name: string, session: Session): Promise<BackupStora
   return loadLocation(name, session);
 }
 
-/**
- * Outside the cluster a bucket may have another address: `publicUrl`, which Velero's CLI uses for
- * downloads.
- */
+/** Outside the cluster, uses `publicUrl`, as Velero's CLI does for downloads. */
 function reachable(location: BackupStorageLocation): BackupStorageLocation {
   const { publicUrl } = location.spec.config;
   if (!publicUrl || environment.isInCluster) return location;
@@ -140,10 +134,7 @@ function reachable(location: BackupStorageLocation): BackupStorageLocation {
   return { ...location, spec: { ...location.spec, config } };
 }
 
-/**
- * The default credentials of a location: those of the environment, else of the Secret that Velero's
- * pods mount.
- */
+/** The default credentials: from the environment, else the Secret that Velero's pods mount. */
 async function defaultCredentials(
   { spec }: BackupStorageLocation,
   { client, namespace, signal }: Session,

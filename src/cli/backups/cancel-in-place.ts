@@ -10,10 +10,7 @@ import {
 import { printable, printLine } from '../terminal.ts';
 import type { Session } from './session.ts';
 
-/**
- * Must exceed the time in which a disconnected data mover stops (`--fence-timeout`), because the CR
- * ends only after that.
- */
+/** Must exceed `--fence-timeout`: a disconnected data mover delays the CR's end that long. */
 const WAIT_MS = 900_000;
 
 const phaseOf = ({ status }: DataDownload): string => status?.phase || 'New';

@@ -141,10 +141,7 @@ export function selectorCell(selector: unknown): string {
 
 const TIMESTAMP = /-\d{14}$/;
 
-/**
- * Velero's order of backups: by name, and those of one schedule newest first
- * (pkg/cmd/util/output/backup_printer.go).
- */
+/** Velero's order: pkg/cmd/util/output/backup_printer.go. */
 export function byPrefixAndTime(a: Shown, b: Shown): number {
   const [aStamp, bStamp] = [TIMESTAMP.exec(a.name), TIMESTAMP.exec(b.name)];
   const isNewestFirst =

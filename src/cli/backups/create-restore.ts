@@ -22,9 +22,7 @@ import {
 } from './specs.ts';
 import { waitForEnd } from './wait.ts';
 
-/**
- * Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and errors of the API server.
- */
+/** Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and `KUBE_*` errors. */
 export async function createRestore(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<RestoreSpecFlags>(given);
   assertRestoreFlags(flags);
@@ -94,10 +92,7 @@ interface InPlaceSpec {
 
 type Source = Pick<RestoreSpecFlags, 'fromBackup' | 'fromSchedule'>;
 
-/**
- * Names the newest backup with `--allow-partially-failed`. Otherwise the server chooses the newest
- * complete one.
- */
+/** Names the newest backup with `--allow-partially-failed`. Otherwise the server chooses it. */
 async function sourceOf(
   { fromBackup = '', fromSchedule = '', allowPartiallyFailed }: RestoreSpecFlags,
   session: Session,

@@ -33,10 +33,7 @@ export interface CreateBackupFlags extends BackupSpecFlags {
 
 const NOT_WAITING = 'the wait ends';
 
-/**
- * Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and errors
- * of the API server.
- */
+/** Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE` and `NOT_COMPLETED`. */
 export async function createBackup(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<CreateBackupFlags>(given);
   const { fromSchedule, output } = flags;
@@ -110,8 +107,7 @@ async function assertLocations(
     try {
       if (await client.find(resource, { namespace, name }, { signal })) continue;
     } catch (error) {
-      // A user who can create backups may lack the right to read locations. The server checks them
-      // too.
+      // Users who create backups may lack the right to read locations. The server checks too.
       if (isCode(error, 'KUBE_FORBIDDEN')) continue;
       throw error;
     }

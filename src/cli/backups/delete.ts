@@ -57,10 +57,7 @@ const LOOK_EVERY_MS = 1000;
 const WAIT_MS_MAX = 4 * 3_600_000;
 const WORD_AFTER_MS = 60_000;
 
-/**
- * Throws `NO_BACKUP` or the same for other kinds, `NOT_CONFIRMED`, `NOT_DELETED`, `UsageError`, and
- * errors of the API server.
- */
+/** Throws `NO_BACKUP` (or of another kind), `NOT_CONFIRMED`, `NOT_DELETED` and `UsageError`. */
 export async function deleteObjects(
   noun: Noun,
   names: readonly string[],
@@ -106,10 +103,7 @@ function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
   }
 }
 
-/**
- * Continues after a failure. Requests all deletions before waiting, because the server chooses the
- * order.
- */
+/** Continues after a failure. Requests all deletions first: the server chooses the order. */
 async function deleteAll(
   noun: Noun,
   doomed: readonly Doomed[],
@@ -153,10 +147,7 @@ async function deleteAll(
   if (last !== undefined) throw new CodedError('NOT_DELETED', last);
 }
 
-/**
- * Releases the Backups of a Schedule. Returns whether there may be more: new Backups, or Backups
- * that this user cannot access.
- */
+/** Releases the Backups of a Schedule. Returns whether there may be new or unreadable ones. */
 async function isWithBackups(schedule: Doomed, session: Session): Promise<boolean> {
   try {
     return (await releaseBackups(schedule, session)) > 0 || schedule.isOwner;
@@ -190,10 +181,7 @@ async function requestDeletion(
   }
 }
 
-/**
- * Waits until the backup is deleted, or the server reports a failure. Retries while the API server
- * is away. Throws `NOT_DELETED`.
- */
+/** Waits for the deletion or a failure, also through outages. Throws `NOT_DELETED`. */
 async function waitDeleted(
   backup: Doomed,
   request: KubeObject,
@@ -246,10 +234,7 @@ async function waitDeleted(
 const statusOf = (request: KubeObject | undefined): { phase?: string; errors?: string[] } =>
   (request as { status?: { phase?: string; errors?: string[] } } | undefined)?.status ?? {};
 
-/**
- * Asks on the terminal. Throws {@link UsageError} without a terminal, and `NOT_CONFIRMED` without a
- * yes.
- */
+/** Throws {@link UsageError} without a terminal, and `NOT_CONFIRMED` without a yes. */
 async function confirmed(
   question: string,
   { confirm }: { confirm?: boolean },

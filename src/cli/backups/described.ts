@@ -81,10 +81,7 @@ export async function loadStored(
   }
 }
 
-/**
- * The volumes whose data is moved. For running moves, reads everything in the cluster that affects
- * them.
- */
+/** The moved volumes. For running moves, reads all objects in the cluster that affect them. */
 export async function loadVolumes(
   noun: Noun,
   object: KubeObject,

@@ -67,10 +67,7 @@ export interface RestoreSpecFlags extends CommonFlags {
 
 type Read = (text: string, before?: never) => unknown;
 
-/**
- * Parses values from the command line. Flags without a parser stay unchanged. Throws {@link
- * UsageError}.
- */
+/** Parses typed values. Flags without a parser stay unchanged. Throws {@link UsageError}. */
 export function readFlags<T extends object>(raw: object): T {
   const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
     const reader = lookup(READERS, name);
@@ -84,10 +81,7 @@ export function readFlags<T extends object>(raw: object): T {
   return Object.fromEntries(read) as T;
 }
 
-/**
- * Flag values in the format of Velero's command line (v1.18.3: pkg/cmd/util/flag). All throw {@link
- * UsageError}.
- */
+/** Formats of Velero's command line (v1.18.3: pkg/cmd/util/flag). Throw {@link UsageError}. */
 
 /** `a,b,c`. A repeated flag replaces the earlier value. */
 const listValue = (text: string): string[] => text.split(',');

@@ -124,10 +124,7 @@ interface Moved {
   bytes: number;
 }
 
-/**
- * Moved volumes and bytes, by the label with the name of their backup or restore. Drops each page
- * after counting.
- */
+/** Moved volumes and bytes of each run, by label. Drops each page after counting. */
 async function movedOf(
   { word }: Noun,
   { client, namespace, signal }: Session,

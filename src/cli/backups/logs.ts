@@ -88,10 +88,7 @@ async function printAll(
   return isAny;
 }
 
-/**
- * Returns whether there was any text. Escapes control characters, because the bucket is not
- * trusted.
- */
+/** Returns whether there was any text. Escapes control characters of the untrusted bucket. */
 async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   const decoder = new TextDecoder();
   let isLineOpen = false;

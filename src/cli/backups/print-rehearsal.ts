@@ -16,10 +16,7 @@ const TONES: Readonly<Record<RehearsedItem['outcome'], Tone>> = {
 /** Maximum number of different notes without an item. The rest is only counted. */
 const SENTENCES_MAX = 1000;
 
-/**
- * Prints the result of a rehearsed restore, line by line or as one document. The exit code tells
- * whether a restore would fail.
- */
+/** Prints the result, line by line or as one document. Sets the exit code. */
 export async function printRehearsal(
   restore: object,
   session: Session,

@@ -189,10 +189,7 @@ function downloadOf({
   };
 }
 
-/**
- * The UID of the PVC protects a later one of the same name. Throws `KUBE_FORBIDDEN` without the
- * right to read it.
- */
+/** Throws `KUBE_FORBIDDEN`: the PVC's UID is needed to protect a later PVC of this name. */
 export async function findClaim(
   ref: { namespace: string; name: string },
   { client, signal }: Pick<Session, 'client' | 'signal'>,
@@ -206,10 +203,7 @@ export async function findClaim(
   }
 }
 
-/**
- * Undefined without a volume, or without the right to read it. The restore then uses the PVC's
- * volume at its start.
- */
+/** Undefined if it cannot be read. The restore then uses the PVC's volume at its start. */
 async function volumeUidOf(
   claim: PersistentVolumeClaim | undefined,
   { client, signal }: Session,
@@ -242,10 +236,7 @@ const newScreen = (): WaitScreen =>
     ? new LiveWait(stdoutTerminal)
     : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
 
-/**
- * Returns the ended DataDownload. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C. The restore
- * continues after Ctrl-C.
- */
+/** Throws `RUN_GONE`, and `CANCELED` after Ctrl-C, which does not stop the restore. */
 async function waitForEnd(
   created: DataDownload,
   screen: WaitScreen,

@@ -33,10 +33,7 @@ export interface Selected<K> {
   readonly missing: Error[];
 }
 
-/**
- * Named objects in their order, else all objects that match the labels, page by page. Keeps only
- * the results of `take`.
- */
+/** Named objects in their order, else all that match. Keeps only the results of `take`. */
 export async function selected<K>(
   noun: Noun,
   names: readonly string[],

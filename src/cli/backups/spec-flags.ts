@@ -1,10 +1,7 @@
 import { type Command, Option } from 'commander';
 
 /** Values are parsed later, because the parsers need much code that other verbs do not load. */
-/**
- * Flags with the names and defaults of Velero's command line (v1.18.3:
- * pkg/cmd/cli/backup/create.go).
- */
+/** Names and defaults of Velero's flags (v1.18.3: pkg/cmd/cli/backup/create.go). */
 export function addBackupSpecFlags(command: Command): void {
   addCommonFlags(command, 'backup');
   const scoped = 'not together with --include-resources and its like';
@@ -47,10 +44,7 @@ export function addBackupSpecFlags(command: Command): void {
     .option('--parallel-files-upload <n>', 'files of a volume that are uploaded at once');
 }
 
-/**
- * Flags of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), and the two of 1.19
- * for existing volumes.
- */
+/** Flags of Velero v1.18.3 (pkg/cmd/cli/restore/create.go), and two of 1.19 for volumes. */
 export function addRestoreSpecFlags(command: Command): void {
   command
     .option('--from-backup <name>', 'Backup to restore')

@@ -26,10 +26,7 @@ export interface ClusterBackupFilesOptions {
   readonly repositories?: OpenRepositories;
 }
 
-/**
- * The list of a backup's volumes is cached, because it changes only while the backup runs. Our
- * choices.
- */
+/** A cached list of volumes changes only while its backup runs. Our choices. */
 const LISTED_NS = 30n * SECOND_NS;
 const LISTS_MAX = 20;
 /** Errors that a reopened repository would not solve. */

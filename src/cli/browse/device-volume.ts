@@ -18,10 +18,7 @@ import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
  * without fetching anything twice. Our choice.
  */
 const CACHE_BYTES = 32 << 20;
-/**
- * Maximum number of open devices, and of contents of each open device. A device takes up to 15 MiB.
- * Our choices.
- */
+/** Open devices, and contents of each. A device takes up to 15 MiB. Our choices. */
 const OPEN_MAX = 4;
 const OPEN_PIECES_MAX = 1 << 18;
 /**

@@ -11,10 +11,7 @@ import { nodeIn } from '../../volume-files/index.ts';
 import { fileBytes } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
-/**
- * A file or directory of a snapshot, as Kopia stores it. Also an unreadable device, with the reason
- * in `unread`.
- */
+/** A file or directory in Kopia's form, or an unreadable device with its reason `unread`. */
 export class KopiaFile implements VolumeFile {
   readonly isSorted = true;
   readonly deviceBytes = undefined;

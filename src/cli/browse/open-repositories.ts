@@ -29,10 +29,7 @@ export interface RepositoryLoan extends Disposable {
   readonly repository: Repository;
   /** Age since opening. Later snapshots are not in its index. */
   readonly ageNs: Nanoseconds;
-  /**
-   * Stops further loans of a failed or old repository. The last user's return closes the
-   * repository.
-   */
+  /** Stops further loans of a failed or old repository. Its last user closes it. */
   retire(): void;
 }
 
@@ -44,10 +41,7 @@ const IDLE_MS = 5 * 60_000;
  * nothing that was in use within hours.
  */
 const LENT_NS = 15n * MINUTE_NS;
-/**
- * Time limit for opening. Every wait in it has its own limit, and for a working bucket their sum is
- * less.
- */
+/** Time limit for opening. All waits in it are limited, and usually take less in sum. */
 const OPENING_MS = 120_000;
 
 interface Open {

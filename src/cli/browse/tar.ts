@@ -107,10 +107,7 @@ async function* member(
   yield filling;
 }
 
-/**
- * Any writer to the repository can choose names. A name must not lead outside the unpacked
- * directory.
- */
+/** The names are not trusted, and must not lead outside the unpacked directory. */
 function assertHarmless(path: string): void {
   const parts = path.split('/');
   if (parts.every((part) => part !== '' && part !== '.' && part !== '..' && !part.includes('\0'))) {

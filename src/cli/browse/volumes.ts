@@ -24,10 +24,7 @@ const METHODS: Readonly<Record<string, string>> = {
   NativeSnapshot: 'native snapshot',
 };
 
-/**
- * The volumes in the volume infos of a backup, by name. A volume shared by several pods is listed
- * once.
- */
+/** The volumes in volume infos, by name. A volume shared by several pods is listed once. */
 export function volumesIn(infos: readonly BackupVolumeInfo[]): BrowsableVolume[] {
   const byName = new Map<string, BrowsableVolume>();
   for (const info of infos) {

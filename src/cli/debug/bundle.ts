@@ -46,10 +46,7 @@ export interface BundleOptions {
   readonly limits?: Partial<typeof LIMITS>;
 }
 
-/**
- * Our choices, so that a bundle fits into an e-mail. Data over a limit is counted and reported as a
- * problem.
- */
+/** Our choices: a bundle fits into an e-mail. Data over a limit is reported as a problem. */
 const LIMITS = {
   /** For one kind of objects, in bytes of JSON. */
   listBytes: 32 << 20,

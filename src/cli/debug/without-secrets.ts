@@ -21,10 +21,7 @@ const SETTING = new RegExp(
   String.raw`(^([ \t]{0,64})(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:[|>][+-]?\d?[ \t]{0,4}(?:\n(?:\2[ \t][^\n]*|[ \t]*(?=\n)))+|[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
   'gim',
 );
-/**
- * `password=x`, `token: x`, also in quotes, up to the matching quote. Nested JSON has backslashes
- * before its quotes.
- */
+/** `password=x`, `token: x`, also in quotes. Nested JSON has backslashes before quotes. */
 const ASSIGNED = new RegExp(
   String.raw`(${ASSIGNED_NAME}${BETWEEN})(?:(\\{0,7}["'])[^\n]{0,1024}?(?<!\\)\2|\\{0,7}["']?[^\s"']+)`,
   'gi',

@@ -178,10 +178,7 @@ async function untilReady(
   throw new CodedError('NOT_READY', text);
 }
 
-/**
- * Reports whether the server can use the locations. Wrong credentials then show up before the first
- * backup.
- */
+/** Reports whether the server can use the locations: shows wrong credentials at once. */
 async function tellLocations(
   client: KubeClient,
   plan: readonly Manifest[],

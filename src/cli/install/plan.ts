@@ -27,10 +27,7 @@ export const INSTALLED_BY = 'longshore-install';
 const PROVIDERS = ['aws', 'azure', 'gcp', 'fs'];
 const SECRET = 'cloud-credentials';
 
-/**
- * All objects of an installation, in the order of their creation. Throws {@link UsageError} with
- * the missing flags.
- */
+/** All objects in the order of their creation. Throws {@link UsageError}. */
 export function installPlan(
   { definitions, objects }: InstallAssets,
   namespace: string,

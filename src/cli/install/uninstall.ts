@@ -143,10 +143,7 @@ function isSettled(object: KubeObject): boolean {
   return isOver(phase) || isMovementOver(phase);
 }
 
-/**
- * Cancels all moves while the agents still run, because they delete temporary volumes and
- * snapshots.
- */
+/** Cancels all moves before the agents stop: agents delete temporary volumes and snapshots. */
 async function cancelAll(
   work: Work,
   kinds: readonly Resource<KubeObject>[],

@@ -24,10 +24,7 @@ export interface CheckLocationFlags extends ClusterFlags, OutputFlags {
 
 type Checked = { readonly location: string } & (LocationSurvey | { readonly error: string });
 
-/**
- * Checks locations one by one. An unreadable location does not stop the others. Throws
- * `NO_LOCATION`, and errors of the API server.
- */
+/** Checks locations one by one, also after an unreadable one. Throws `NO_LOCATION`. */
 export async function checkLocations(
   names: readonly string[],
   flags: CheckLocationFlags,

@@ -83,7 +83,7 @@ export class ProgressTracker {
 const notBelowDone = ({ done, total }: Amount): Total | undefined =>
   total && { ...total, value: Math.max(total.value, done) };
 
-/** Bytes if their total is known, else items. A change between the two restarts the measurement. */
+/** Bytes, or items if there are no bytes to measure. A switch restarts the measurement. */
 function measureOf({ bytes, items, phase = '' }: Sample): { amount: Amount; name: string } {
   // Volumes without a measured size have a total of 0 bytes. Then items count.
   const isOfBytes =

@@ -76,10 +76,7 @@ export function plainText(operation: string, figures: Figures): string {
   return `${operation}: ${parts.filter((part) => part !== '').join(', ')}`;
 }
 
-/**
- * A JSON object on one line, for programs. The field names are a contract. Unknown values are left
- * out.
- */
+/** A JSON object for programs, without unknown values. The field names are a contract. */
 export function jsonText(
   type: 'progress' | 'end',
   operation: string,

@@ -7,10 +7,7 @@ import { jsonText, liveText, plainText } from './lines.ts';
 
 export type ProgressMode = 'auto' | 'plain' | 'none' | 'json';
 
-/**
- * Options for progress. `logJson` makes stderr a stream of JSON. `quiet` hides progress unless
- * `progress` requests it.
- */
+/** `logJson` makes stderr a stream of JSON. `progress` overrides `quiet`. */
 export interface ProgressFlags {
   readonly progress?: ProgressMode;
   readonly logJson?: boolean;

@@ -16,10 +16,7 @@ function extentOf({ type, size, summary }: Restored): { files: number; bytes: nu
   return type === 'f' ? { files: 1, bytes: size } : undefined;
 }
 
-/**
- * Skipped files count as done, but not for the rate. The total of a selection is not known in
- * advance.
- */
+/** Skipped files count as done, but not for the rate. A selection has no known total. */
 export function restoreSample(
   counters: RestoreCounters,
   root: Restored,
@@ -42,10 +39,7 @@ export function restoreSample(
   };
 }
 
-/**
- * Each object is visited once, even if it occurs several times in the tree. The summary gives the
- * maximum.
- */
+/** Each object is visited once, however often it occurs. The summary is an upper limit. */
 export function treeSample(
   counters: TreeCounters,
   { summary }: Pick<Restored, 'summary'>,

@@ -13,15 +13,9 @@ const REMOVE_FIRST = 'longshore.removeFirst';
 const DELETE_EXCLUDED = 'longshore.deleteExcluded';
 /** UID of the intended claim, because a new claim may have got its name. */
 const CLAIM_UID = 'longshore.claimUID';
-/**
- * UID of the intended PersistentVolume. A new one of the same name may be another volume in the
- * storage.
- */
+/** UID of the intended PersistentVolume. A new one of this name may be another volume. */
 const VOLUME_UID = 'longshore.volumeUID';
-/**
- * From Velero's design (`uploaderConfig.deleteExtraFiles`), in the spelling of the other settings
- * of its data mover.
- */
+/** Velero's `uploaderConfig.deleteExtraFiles`, spelled like its data mover's other settings. */
 const DELETE_EXTRA = 'DeleteExtraFiles';
 
 /** `spec.datamover` of a restore in place. Only our own agents serve this value. */

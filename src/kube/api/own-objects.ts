@@ -3,15 +3,9 @@ import { lookup } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
 
-/**
- * Objects of Velero and Longshore themselves: their backups, and the objects that never belong to
- * an application.
- */
+/** Objects of Velero and Longshore themselves, and the backups that they belong to. */
 
-/**
- * Label that keeps an object out of every backup, of Velero and of Longshore. Put on objects when
- * they are created.
- */
+/** Label that keeps an object out of every backup, of Velero and of Longshore. */
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
 /**
@@ -30,10 +24,7 @@ export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 /** Label on Backups: the UID of their Schedule. Two clusters may have Schedules of one name. */
 export const SCHEDULE_UID = 'longshore.io/schedule-uid';
-/**
- * Annotation on a synced Backup: the Schedule UID from the bucket, which is as trustworthy as the
- * bucket.
- */
+/** Annotation on a synced Backup: the Schedule UID from the bucket, trusted like the bucket. */
 export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
 /**
  * Annotation on a Backup that the sync created: the UID under which its files were stored. Only the
@@ -58,9 +49,7 @@ export interface BackupIdentity {
    * has another UID, and so have the PodVolumeBackups synced with it.
    */
   readonly uid: string;
-  /**
-   * Namespace of Velero when the backup was made. A tenant can write objects of any kind elsewhere.
-   */
+  /** Velero's namespace at the time of the backup. Tenants can write objects elsewhere. */
   readonly namespace?: string | undefined;
   /** From the item operations file. Undefined if the file is missing or names no operation. */
   readonly operationIds?: ReadonlySet<string> | undefined;
@@ -86,17 +75,12 @@ export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): bo
 export const isSnapshotOfBackup = (object: KubeObject, { name, uid }: BackupIdentity): boolean =>
   isOfBackup(object, { name, uid }) && object.metadata.labels?.[RESTORE_NAME] === undefined;
 
-/**
- * The same for a DataUpload, which always has an operation. Without the file of operations, name
- * and UID decide.
- */
+/** The same for a DataUpload. Without the file of operations, name and UID decide. */
 export const isUploadOfBackup = (upload: KubeObject, backup: BackupIdentity): boolean =>
   isOfBackup(upload, backup) &&
   (backup.operationIds?.has(upload.metadata.labels?.[OPERATION_ID] ?? '') ?? true);
 
-/**
- * DataUploads point a restore to its data. Restores hand them to the actions and never create them.
- */
+/** DataUploads point a restore to its data. Restores never create them. */
 export const UPLOADS_TYPE = 'datauploads.velero.io';
 
 /**

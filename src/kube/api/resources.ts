@@ -51,10 +51,7 @@ export interface BackupRepository extends KubeObject {
   status?: BackupRepositoryStatus;
 }
 
-/**
- * A location for backups. Velero 1.18: pkg/apis/velero/v1/backupstoragelocation_types.go, with the
- * fields read here.
- */
+/** Velero 1.18: pkg/apis/velero/v1/backupstoragelocation_types.go, with the fields read here. */
 export interface BackupStorageLocation extends KubeObject {
   spec?: {
     provider?: string;
@@ -110,10 +107,7 @@ export interface DownloadRequest extends KubeObject {
   };
 }
 
-/**
- * A client's request for the version and plugins of the server
- * (pkg/apis/velero/v1/server_status_request_types.go).
- */
+/** A request for version and plugins (pkg/apis/velero/v1/server_status_request_types.go). */
 export interface ServerStatusRequest extends KubeObject {
   status?: {
     phase?: 'New' | 'Processed';
@@ -159,10 +153,7 @@ export interface SubjectAccessReview extends KubeObject {
   readonly status?: { readonly allowed?: boolean; readonly denied?: boolean };
 }
 
-/**
- * A value of `spec.datamover` whose snapshots are in the Kopia repository of the volume's
- * namespace.
- */
+/** A `spec.datamover` whose snapshots are in the repository of the volume's namespace. */
 interface RepositoryMover {
   readonly name: string;
   readonly isVeleros: boolean;

@@ -1,8 +1,5 @@
 import { lookup } from '../../base/index.ts';
-/**
- * Short names for `kubectl get`, by plural. Velero 1.19 has the same; earlier versions had only
- * three.
- */
+/** Short names by plural. Velero 1.19 has the same; earlier versions had only three. */
 export const SHORT_NAMES: Readonly<Record<string, string>> = {
   backups: 'bak',
   backuprepositories: 'repo',

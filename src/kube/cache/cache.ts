@@ -31,10 +31,7 @@ export interface CacheOptions<T extends KubeObject> {
 /** `before` is undefined for a new object, `after` for a deleted one. */
 export type Listener<T> = (after: T | undefined, before: T | undefined) => void;
 
-/**
- * The server ends a watch after this time, or up to twice as long. The random part keeps clients
- * from returning all at once.
- */
+/** The server ends a watch after up to twice this time, at random to spread the load. */
 const WATCH_SECONDS = 300;
 /** Bookmarks arrive about every minute, so a watch that is silent for this long hangs. */
 const SILENCE_MS = 150_000;
@@ -47,10 +44,7 @@ const STREAM_FAILURES_MAX = 3;
 const AWAY_MS = 2000;
 /** A watch that lasted this long counts as a success, even if it broke. */
 const LIVED_MS = 5000;
-/**
- * A watch that ended earlier and without an event is a failure. client-go:
- * tools/cache/reflector.go, "very short watch".
- */
+/** A shorter watch without events is a failure. client-go: tools/cache/reflector.go. */
 const SHORT_MS = 1000;
 
 export const keyOf = ({ namespace, name }: ObjectRef): string =>
@@ -130,18 +124,12 @@ export class Cache<T extends KubeObject> {
     return this.#awaySinceMs !== undefined && performance.now() - this.#awaySinceMs > AWAY_MS;
   }
 
-  /**
-   * Milliseconds since the first contact, or the first one after an outage. Right after that, other
-   * agents may know more.
-   */
+  /** Milliseconds since the first contact, or since the end of an outage. */
   get backMs(): number {
     return this.#backAtMs === undefined ? 0 : performance.now() - this.#backAtMs;
   }
 
-  /**
-   * Runs until the signal aborts. Logs failures, retries them with back-off, and reports them in
-   * {@link failure}.
-   */
+  /** Runs until the signal aborts. Retries failures, and reports them in {@link failure}. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const startMs = performance.now();
@@ -245,8 +233,7 @@ export class Cache<T extends KubeObject> {
         clearInterval(timer);
       }
       if (initial) throw notStreamed();
-      // Behind some proxies each watch ends at once. Without a pause this would be thousands of
-      // requests.
+      // Behind some proxies each watch ends at once. Without a pause, requests would flood.
       if (isEmpty && performance.now() - startMs < SHORT_MS) {
         throw new Error('the watch ended at once');
       }
@@ -269,9 +256,7 @@ export class Cache<T extends KubeObject> {
     return false;
   }
 
-  /**
-   * Falls back to pages if the server refuses the streamed list, or if the stream keeps breaking.
-   */
+  /** Falls back to pages if the streamed list is refused, or breaks repeatedly. */
   #streamFailure(error: unknown, isOpened: boolean): unknown {
     const isRefused = retryOf(error) === 'never' && !isUnauthorized(error);
     if (isOpened) this.#streamFailures++;

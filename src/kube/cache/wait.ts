@@ -19,10 +19,7 @@ export interface WaitOptions {
 /** A watch that hangs delivers nothing, so the object is also read at this interval. */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
-/**
- * A longer outage does not stop the clock: it may concern one kind only, such as a broken
- * conversion webhook. Our choice.
- */
+/** A longer outage counts: one kind may fail alone, as with a broken webhook. Our choice. */
 const AWAY_MS_MAX = 1_800_000;
 
 /**

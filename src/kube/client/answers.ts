@@ -20,10 +20,7 @@ interface Row {
   readonly isExtension?: true;
 }
 
-/**
- * Kubernetes is kubernetes/kubernetes v1.34, etcd is etcd-io/etcd v3.6. The first matching row
- * counts.
- */
+/** Sources: kubernetes/kubernetes v1.34, etcd-io/etcd v3.6. The first matching row counts. */
 const ROWS: readonly Row[] = [
   // No answer: the connection was refused, broke or timed out. The API server may be restarting.
   { status: undefined, meaning: 'away' },
@@ -35,11 +32,9 @@ const ROWS: readonly Row[] = [
 
   // A new ResourceQuota has no status yet. Kubernetes: plugin/resourcequota/controller.go.
   { status: 403, message: /status unknown for quota/, meaning: 'refused for now' },
-  // Admission plugins that are still starting. Kubernetes: apiserver/pkg/admission/plugin,
-  // WaitForReady.
+  // Admission plugins during a start. Kubernetes: apiserver/pkg/admission/plugin, WaitForReady.
   { status: 403, message: /not yet ready to handle request/, meaning: 'refused for now' },
-  // A controller creates the account a moment after the namespace. Kubernetes:
-  // plugin/serviceaccount.
+  // A controller creates it shortly after the namespace. Kubernetes: plugin/serviceaccount.
   {
     status: 403,
     message: /error looking up service account [^ ]*\/default: serviceaccount "default" not found/,
@@ -53,7 +48,7 @@ const ROWS: readonly Row[] = [
   { status: 403, message: /forbidden: User "|RBAC: |forbidden\s*$/i, meaning: 'refused for now' },
   // A proxy or an authorizer without a message.
   { status: 403, message: /HTTP status 403$/, meaning: 'refused for now' },
-  // Refused by admission: quotas, policies, Pod Security, or the deletion of the namespace.
+  // Refused by admission, for example by a quota, a policy or Pod Security.
   { status: 403, meaning: 'refused' },
 
   // The path is not served: a definition or an aggregated API is missing. Only in a restore can a

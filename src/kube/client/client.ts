@@ -45,9 +45,7 @@ export interface Page<T> {
 export interface WatchOptions extends ListOptions {
   readonly resourceVersion?: string | undefined;
   readonly timeoutSeconds?: number;
-  /**
-   * Starts with the current objects and a bookmark that ends this part: {@link endsInitialEvents}.
-   */
+  /** Starts with the current objects, ended by a bookmark: {@link endsInitialEvents}. */
   readonly sendInitialEvents?: boolean;
   /** Called on open and for all received data, to detect silence. */
   readonly onActivity?: () => void;
@@ -121,10 +119,7 @@ export class KubeClient {
     return this.collect(resource, options, (item) => [item]);
   }
 
-  /**
-   * Like `list`, but keeps only the result of `take` for each item. Only one page is in memory at a
-   * time.
-   */
+  /** Like `list`, but keeps only the results of `take`, and one page at a time in memory. */
   async collect<T extends KubeObject, K>(
     resource: Resource<T>,
     options: ListOptions,
@@ -194,10 +189,7 @@ export class KubeClient {
     }) as Promise<T>;
   }
 
-  /**
-   * A PUT with the `resourceVersion` of the object. Throws `KUBE_CONFLICT` after a concurrent
-   * write.
-   */
+  /** A PUT with the object's `resourceVersion`. Throws `KUBE_CONFLICT`. */
   replace<T extends KubeObject>(
     resource: Resource<T>,
     object: T,

@@ -4,19 +4,13 @@ import { accessOf } from './kubeconfig.ts';
 import { Transport } from './transport.ts';
 
 export interface ConnectOptions {
-  /**
-   * Path of a kubeconfig. The fallback is KUBECONFIG, ~/.kube/config, then the pod's service
-   * account.
-   */
+  /** Default: KUBECONFIG, then ~/.kube/config, then the pod's service account. */
   readonly kubeconfig?: string | undefined;
   readonly context?: string | undefined;
   readonly userAgent: string;
   /** The clock of the node; the system's if left out. */
   readonly clock?: Clock | undefined;
-  /**
-   * How long 401 and 403 are retried, because they may be temporary. Left out if a person waits for
-   * the answer.
-   */
+  /** How long 401 and 403 are retried. Left out if a person waits for the answer. */
   readonly refusedMs?: number | undefined;
 }
 

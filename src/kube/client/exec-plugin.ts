@@ -12,10 +12,7 @@ export interface ExecCredential {
   readonly expiresMs?: number | undefined;
 }
 
-/**
- * client-go has no limit, so a plugin that hangs goes unnoticed. Interactive logins may take
- * longer.
- */
+/** client-go has no limit, and would hang silently. Interactive logins may take longer. */
 const ANSWER_MS = 60_000;
 const ANSWER_BYTES_MAX = 1 << 20;
 const ERROR_BYTES_MAX = 16 << 10;

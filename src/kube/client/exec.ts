@@ -21,10 +21,7 @@ export interface ExecOutput {
   readonly stderr: string;
 }
 
-/**
- * k8s.io/apimachinery, util/remotecommand: the server picks the newest it knows. Version 5 only
- * adds an end of stdin.
- */
+/** k8s.io/apimachinery, util/remotecommand. Version 5 only adds an end of stdin. */
 const PROTOCOLS = ['v5.channel.k8s.io', 'v4.channel.k8s.io'];
 const CHANNEL_STDOUT = 1;
 const CHANNEL_STDERR = 2;

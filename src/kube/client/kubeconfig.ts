@@ -102,10 +102,7 @@ const refused = (message: string, cause?: unknown): CodedError =>
 // eslint-disable-next-line no-restricted-properties -- kubectl goes by the same variables
 const variables = (): NodeJS.ProcessEnv => process.env;
 
-/**
- * Reads a kubeconfig. Without a path: the files of KUBECONFIG, ~/.kube/config, or the pod's service
- * account. Throws `NO_CLUSTER`.
- */
+/** Default: KUBECONFIG, ~/.kube/config, the pod's service account. Throws `NO_CLUSTER`. */
 export function accessOf(kubeconfig: string | undefined, context: string | undefined): Access {
   const { KUBECONFIG: list = '', HOME: home = '' } = variables();
   const listed = list.split(delimiter).filter((file) => file !== '');
@@ -126,10 +123,7 @@ function accessOfPod(): Access {
   return { cluster: { ...cluster, server }, user: USER.parse({ tokenFile }) };
 }
 
-/**
- * client-go: clientcmd/loader.go, Load. The first file that has an entry wins. Missing files are
- * skipped if there are others.
- */
+/** client-go: clientcmd/loader.go, Load. The first file with an entry wins. */
 function merged(files: readonly string[]): Merged {
   const lists = { clusters: [] as Entry[], users: [] as Entry[], contexts: [] as Entry[] };
   let currentContext: string | undefined;

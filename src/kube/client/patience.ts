@@ -13,10 +13,7 @@ const AWAY_MS = 180_000;
 const FIRST_DELAY_MS = 500;
 const DELAY_MS_MAX = 15_000;
 const REFUSED_DELAY_MS_MAX = 5000;
-/**
- * All attempts take 15 s. Other writers, such as the counter of a quota, are done by then. Our
- * choice.
- */
+/** All attempts take 15 s. Other writers, such as quota counters, are done then. Our choice. */
 const CONFLICTS_MAX = 6;
 /** A permanent refusal is not waited for again within this time. Our choice. */
 const REMEMBERED_MS = 600_000;

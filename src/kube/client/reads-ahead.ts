@@ -3,15 +3,9 @@ import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient, ObjectRef } from './client.ts';
 
-/**
- * Maximum number of held objects and pending reads. Our choice: an object has a few KiB, and never
- * more than 1.5 MiB.
- */
+/** Held and pending objects. Our choice: most have a few KiB, and none over 1.5 MiB. */
 const HELD_MAX = 64;
-/**
- * Maximum age of an answer at its use, counted from the request. Our choice: shorter than a person
- * would notice.
- */
+/** Maximum age at use, counted from the request. Our choice: too short to be noticed. */
 const AGE_MS_MAX = 5000;
 /** Our choice: leaves room for requests that callers wait for. */
 const AT_ONCE = 8;
@@ -45,10 +39,7 @@ export class ReadsAhead {
     this.client = this.#answering();
   }
 
-  /**
-   * Prefetches an object, with the same options as the later read. Never fails. Does nothing if too
-   * many objects are held.
-   */
+  /** Prefetches an object for a read with these options. Never fails, but may do nothing. */
   begin(
     resource: Resource<KubeObject>,
     ref: ObjectRef,

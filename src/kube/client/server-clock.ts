@@ -36,10 +36,7 @@ export class ServerClock implements Clock {
     return passedNs === undefined ? this.#base.nowNs() : this.#zeroNs + passedNs;
   }
 
-  /**
-   * `date`: from an answer that arrived just now, in whole seconds. The request was sent at
-   * `sentMs`.
-   */
+  /** `date`: whole seconds, from an answer that just arrived to a request sent at `sentMs`. */
   note(date: string | undefined, sentMs: number): void {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;

@@ -31,10 +31,7 @@ export interface Request {
   readonly signal?: AbortSignal | undefined;
   /** For messages: the action and the object. */
   readonly what: string;
-  /**
-   * The default is {@link REQUEST_MS} or {@link WRITE_MS}. 0 for streams, which detect silence
-   * themselves.
-   */
+  /** Default: {@link REQUEST_MS} or {@link WRITE_MS}. 0 for streams. */
   readonly timeoutMs?: number;
   /** Accepted forms of the answer. The default is JSON. */
   readonly accept?: string | undefined;
@@ -49,10 +46,7 @@ export interface UpgradeRequest extends Pick<Request, 'path' | 'what' | 'signal'
   readonly protocols: readonly string[];
 }
 
-/**
- * A slower answer means a lost server. client-go has no limit, so a request that hangs goes
- * unnoticed.
- */
+/** A slower answer means a lost server. client-go has no limit, and would hang silently. */
 const REQUEST_MS = 32_000;
 /**
  * Writes and commands wait for admission. kube-apiserver allows webhooks 30 s each and a request 60
@@ -99,9 +93,7 @@ export class Transport {
   readonly #refusedMs: number;
   readonly #refusals = new LastingRefusals();
 
-  /**
-   * `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams fail at once.
-   */
+  /** `refusedMs`: see {@link whileUnauthorized}. Streams fail at once. */
   constructor(
     access: Access,
     userAgent: string,
@@ -159,10 +151,7 @@ export class Transport {
     return Buffer.concat(parts).toString('utf8');
   }
 
-  /**
-   * The last bytes of a text answer, from the start of a line. Memory is bounded by `bytesMax` and
-   * one part.
-   */
+  /** The last bytes of a text, from the start of a line. Memory is bounded. */
   async end(request: Request, bytesMax: number): Promise<Buffer> {
     const response = await this.open(request);
     const parts: Buffer[] = [];

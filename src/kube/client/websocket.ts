@@ -7,10 +7,7 @@ import { CodedError } from '../../base/index.ts';
 const ACCEPT_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
 /** The kubelet writes at most 32 KiB at once (remotecommand). */
 const MESSAGE_MAX = 16 << 20;
-/**
- * Maximum pieces of one message. Each piece costs memory beyond its bytes. Servers send messages
- * whole. Our choice.
- */
+/** Pieces of one message, which cost extra memory. Servers send messages whole. Our choice. */
 const PIECES_MAX = 4096;
 /** Pings get no answer if this many bytes are unsent: the node may be hostile. Our choice. */
 const UNSENT_MAX = 64 << 10;

@@ -4,10 +4,7 @@ import { WorkQueue } from '../queue/work-queue.ts';
 export interface Result {
   /** Reconcile again after this time, whatever happens in between. */
   readonly requeueAfterMs?: number | undefined;
-  /**
-   * The work continues in the background, and its end triggers another reconcile. Its failures so
-   * far still count.
-   */
+  /** The work continues in the background. Its failures so far still count. */
   readonly isUnderWay?: boolean;
 }
 
@@ -23,10 +20,7 @@ const BACKOFF_FIRST_MS = 100;
 const BACKOFF_MAX_MS = 30_000;
 const REFUSED_MS = 60_000;
 
-/**
- * Reconciles one kind: at most `workers` keys at once, each key once at a time, failures with
- * back-off.
- */
+/** Reconciles one kind. A key never runs twice at once, and failures are retried. */
 export class Controller {
   readonly queue = new WorkQueue({
     backoffFirstMs: BACKOFF_FIRST_MS,

@@ -74,10 +74,7 @@ export class EventRecorder {
     this.#writing ??= this.#writeAll();
   }
 
-  /**
-   * Resolves when all Events are written or given up, or at the time limit. Events left then are
-   * lost.
-   */
+  /** Resolves when all Events are written or given up. Drops the rest at the time limit. */
   async flush(timeoutMs = FLUSH_MS): Promise<void> {
     let timer: NodeJS.Timeout | undefined;
     const over = new Promise<void>((resolve) => {

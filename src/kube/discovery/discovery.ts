@@ -11,10 +11,7 @@ import {
 } from './served.ts';
 
 export interface DiscoveryOptions {
-  /**
-   * Velero's feature `EnableAPIGroupVersions`: all versions of a resource, not only the preferred
-   * one.
-   */
+  /** Velero's feature `EnableAPIGroupVersions`: all versions, not only the preferred one. */
   readonly hasAllVersions?: boolean;
   readonly logger?: Logger;
 }
@@ -112,10 +109,7 @@ export class Discovery {
     return this.#refreshing;
   }
 
-  /**
-   * Refreshes at an interval until the signal aborts. Failures are logged, and the next turn
-   * retries.
-   */
+  /** Refreshes at an interval until the signal aborts. Logs failures. */
   async keepFresh(intervalMs: number, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {

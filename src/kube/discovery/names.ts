@@ -12,10 +12,7 @@ export class ResourceNames {
   readonly #kept = new Map<string, ServedResource>();
   readonly #found = new Map<string, ServedResource | undefined>();
 
-  /**
-   * `lists`: the resources that can be backed up. Only these are found, and only their short names
-   * count.
-   */
+  /** `lists`: resources that can be backed up. The result, and all short names, come from them. */
   constructor({ groups }: Pick<Served, 'groups'>, lists: readonly ServedVersion[]) {
     this.#ranked = groups.flatMap(({ preferredVersion, versions }) => {
       const preferred = versions.filter(({ version }) => version === preferredVersion);

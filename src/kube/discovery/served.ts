@@ -41,18 +41,12 @@ export interface Served {
   readonly failures: readonly DiscoveryFailure[];
 }
 
-/**
- * All groups in one answer (KEP-3352), in its two versions. Servers older than 1.26 answer with the
- * plain list.
- */
+/** All groups in one answer (KEP-3352). Servers older than 1.26 send the plain list. */
 const AGGREGATED = ['v2', 'v2beta1']
   .map((version) => `application/json;g=apidiscovery.k8s.io;v=${version};as=APIGroupDiscoveryList`)
   .concat('application/json')
   .join(',');
-/**
- * Concurrent requests if each version of a group is requested. Our choice: a server of this age has
- * about 40.
- */
+/** Concurrent requests, one per group version. Our choice: old servers have about 40. */
 const REQUESTS_MAX = 8;
 
 interface AggregatedList {

@@ -30,9 +30,7 @@ export interface ElectionOptions {
 export interface ElectionTiming {
   /** Other processes wait this long after the last change of the Lease that they saw. */
   readonly leaseMs: number;
-  /**
-   * A leader that could not renew for this long stops. The rest of the Lease is its time to do so.
-   */
+  /** A leader without renewal for this long stops, before the Lease expires. */
   readonly renewMs: number;
   /** Pause between two attempts. */
   readonly retryMs: number;
@@ -40,10 +38,7 @@ export interface ElectionTiming {
 
 /** client-go: tools/leaderelection. Kubernetes' own controllers use the same values. */
 const TIMING: ElectionTiming = { leaseMs: 15_000, renewMs: 10_000, retryMs: 2000 };
-/**
- * Time for work to end after the leadership was lost. Writes are refused by then, but a process
- * that hangs must end. Our choice.
- */
+/** Time for work to end after the lead is lost. Then the process must end. Our choice. */
 const STOP_MS = 60_000;
 const RELEASE_MS = 5000;
 const MICROSECOND_NS = 1000n;
@@ -83,18 +78,12 @@ export class LeaderElection {
     return this.#failure;
   }
 
-  /**
-   * Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` if no other
-   * process can lead yet.
-   */
+  /** Call before each write. Throws `LEADERSHIP_LOST`, `isVacant` if there is no new leader. */
   assertLeading(): void {
     if (!this.isLeading) throw lost(this.#isVacant);
   }
 
-  /**
-   * True as long as the other processes wait for a renewal. In this time, unfinished writes can be
-   * repaired.
-   */
+  /** True while other processes still wait for a renewal. Unfinished writes can be repaired. */
   get #isVacant(): boolean {
     const { leaseMs } = this.#timing;
     return this.#renewed !== undefined && this.#renewed.elapsedNs < BigInt(leaseMs) * 1_000_000n;

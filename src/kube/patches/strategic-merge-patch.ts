@@ -277,10 +277,7 @@ interface Ordering {
   readonly mergeKey: string;
 }
 
-/**
- * Both parts keep their order. An unnamed element comes before the first named element that it
- * preceded in the original list.
- */
+/** Both parts keep their order. Unnamed elements precede named ones that followed them before. */
 function inOrder({ named, others, order, before, mergeKey }: Ordering): List {
   const left = sortedBy(others, before, mergeKey);
   const right = sortedBy(named, order, mergeKey);
