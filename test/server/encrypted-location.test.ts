@@ -71,14 +71,14 @@ describe.skipIf(!hasRealApi())('a location that encrypts, with a real server', (
     const env = { ...process.env, KUBECONFIG: api.kubeconfig, HOME: directory };
     return (await promisify(execFile)(PROGRAM, [...words, '-n', namespace], { env })).stdout;
   };
-  /** As a tool does that manages the Secret: all other data go. */
+  /** Replaces all data of the Secret, like a tool that manages it. */
   const applyPassword = async (password: string): Promise<void> => {
     const { metadata } = await api.client.get(SECRETS, PASSWORD);
     const data = { 'repository-password': base64(password) };
     await api.client.replace(SECRETS, { metadata, data });
   };
   const backup = async (name: string): Promise<KubeObject & { readonly status?: object }> => {
-    // A kind that is unknown makes a warning, which describe reads from an encrypted file.
+    // An unknown kind causes a warning, which describe reads from an encrypted file.
     const spec = { includedNamespaces: ['app'], excludedResources: ['strangers'] };
     await api.client.create(BACKUPS, { metadata: { namespace, name }, spec });
     const now = () => api.client.get(BACKUPS, { namespace, name });

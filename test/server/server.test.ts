@@ -32,17 +32,18 @@ import { askedBy, rightsOf, type Rule } from '../support/rights.ts';
 const run = promisify(execFile);
 const ROOT = new URL('../../', import.meta.url).pathname;
 const CONFIG = 'repo-maintenance-job-config';
-/** Rights that nothing here uses. */
+/** Rights that no test here uses. */
 const ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
-  // Where the API server has no streaming lists (test/kube/streamed-lists); a claim that was not
-  // completed (test/simulation/maintenance).
+  // Needed if the API server has no streaming lists (test/kube/streamed-lists), or for an
+  // incomplete claim (test/simulation/maintenance).
   'longshore-server': [
     ...['backuprepositories.velero.io list', 'backupstoragelocations.velero.io list'],
     ...['backupstoragelocations.velero.io get', 'backuprepositories.velero.io get'],
-    // Keys of archives: a server that backs up (test/server/backups/buckets).
+    // Keys of archives: a server that makes backups (test/server/backups/buckets).
     ...['jobs.batch get', 'events patch', 'secrets update'],
   ],
-  // Whether it is still named, every 20 seconds (test/server/repositories/maintenance/run).
+  // Checks every 20 seconds that the repository still names its Job
+  // (test/server/repositories/maintenance/run).
   'longshore-repo-maintenance': ['backuprepositories.velero.io get'],
 };
 
@@ -70,7 +71,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     ({ client } = api);
     await client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
     await api.kubectl('apply', '-k', join(ROOT, 'manifests/server'));
-    // Jobs are made after its template; the servers here are the test's.
+    // Jobs use its template. The tests start the servers.
     await api.kubectl('-n', NAMESPACE, 'scale', 'deployment/longshore-server', '--replicas=0');
     serverKubeconfig = await kubeconfigOf('longshore-server');
     cluster = await TestCluster.start({
@@ -83,7 +84,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       metadata: { namespace: NAMESPACE, name: CONFIG },
       data: { global: '{"keepLatestMaintenanceJobs": 1}' },
     });
-    // The server makes it.
+    // The server creates it.
     await client.delete(SECRETS, { namespace: NAMESPACE, name: 'velero-repo-credentials' });
   }, 120_000);
   afterEach(async () => {
@@ -164,7 +165,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       (found) => (found && isThere(found) ? found : undefined),
       { timeoutMs: 60_000 },
     );
-  /** As a data mover asks for it. */
+  /** Requests a repository like a data mover. */
   const ensure = (volumeNamespace: string, storageLocation = 'default') =>
     ensureBackupRepository(
       {
@@ -176,7 +177,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       },
       60_000,
     );
-  /** As if so much time had passed since the last maintenance. */
+  /** Sets the last maintenance back by this time. */
   const age = (name: string, minutes: number): Promise<unknown> =>
     client.patch(BACKUP_REPOSITORIES, repositoryOf(name), {
       status: { lastMaintenanceTime: new Date(Date.now() - minutes * 60_000).toISOString() },
@@ -207,7 +208,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     ]);
     expect(Date.parse(done.status?.lastMaintenanceTime ?? '')).toBeGreaterThan(Date.now() - 60_000);
     expect(done.metadata.annotations?.['longshore.io/maintenance-job']).toBeUndefined();
-    // Counted and told right after the CR has it.
+    // Metrics and Events follow right after the CR.
     const succeeded = `velero_repo_maintenance_success_total{repository_name="${name}"} 1`;
     await expect.poll(() => registry.metrics(), { timeout: 10_000 }).toContain(succeeded);
     expect(await registry.metrics()).toContain(
@@ -230,11 +231,11 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
         run(peer('velero'), ['-n', NAMESPACE, ...parameters], { env });
       const { stdout } = await velero('repo', 'get');
       expect(stdout).toMatch(/app-default-kopia +Ready/);
-      // What its own maintenance Job would do: it opens the repository, and is its owner.
+      // Velero's own maintenance Job would do the same: it opens the repository as its owner.
       const flags = ['--repo-name=app', '--repo-type=kopia', '--backup-storage-location=default'];
       const maintained = await velero('repo-maintenance', ...flags);
       expect(maintained.stdout).not.toContain('Repo maintenance error');
-      // The switch by which it leaves repositories to this server.
+      // Velero leaves repositories to this server with this flag.
       const help = await run(peer('velero'), ['server', '--help'], { env });
       expect(help.stdout).toContain('backup-repo');
     },
@@ -263,17 +264,17 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       /ENOTDIR|not a directory/.test(status?.message ?? ''),
     );
     expect(notReady.status?.phase).toBe('NotReady');
-    // As soon as the location changes, and not after a while.
+    // Right after the change of the location, without a delay.
     await client.patch(BACKUP_STORAGE_LOCATIONS, location, specOf(bucket));
     await waitRepository(name, ({ status }) => status?.phase === 'Ready');
     expect(fs.existsSync(join(bucket, 'kopia/app'))).toBe(true);
-    // Elsewhere now: the same repository is made there.
+    // The location has changed: the same repository is created there.
     const elsewhere = join(cluster.directory, 'elsewhere');
     fs.mkdirSync(elsewhere);
     await client.patch(BACKUP_STORAGE_LOCATIONS, location, specOf(elsewhere));
     await waitRepository(name, () => fs.existsSync(join(elsewhere, 'kopia/app')));
     await waitRepository(name, ({ status }) => status?.phase === 'Ready');
-    // Read-only: nothing is maintained, and nothing created.
+    // Read-only: no maintenance, and no new repositories.
     await client.patch(BACKUP_STORAGE_LOCATIONS, location, { spec: { accessMode: 'ReadOnly' } });
     await age(name, 600);
     await expect(ensure('other', 'second')).rejects.toThrow(
@@ -316,7 +317,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   it('records a Job that fails with its reason, and tries again later', async () => {
     startServer();
     const { metadata } = await ensure('failing');
-    // Its place is gone under it: the Job finds no repository.
+    // The repository's folder is removed, and the Job does not find it.
     const place = join(cluster.cluster.storageDirectory, 'kopia/failing');
     fs.renameSync(place, `${place}-away`);
     await age(metadata.name, 61);
@@ -341,7 +342,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const first = startServer();
     const { metadata } = await ensure('long');
     const { name } = metadata;
-    // Each pod waits on a node that has no room yet.
+    // Each pod waits for room on a node.
     await api.kubectl('cordon', 'node-1');
     await age(name, 61);
     const claimed = await waitRepository(name, (found) =>
@@ -360,7 +361,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     expect((await jobsOf(name)).map((job) => job.metadata.name)).toEqual([
       claimed.metadata.annotations?.['longshore.io/maintenance-job']?.split('/')[0],
     ]);
-    // One that somebody deletes in the middle.
+    // A Job that a user deletes while it runs.
     await api.kubectl('cordon', 'node-1');
     await age(name, 61);
     const again = await waitRepository(name, (found) =>
@@ -478,7 +479,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const { metadata } = await ensure('config');
     const data = { 'config-default-kopia': '{"podResources": {"cpuRequest": "much"}}' };
     await client.patch(CONFIG_MAPS, repositoryOf(CONFIG), { data });
-    // What is known of it is up to ten seconds old.
+    // The server's information about it is up to ten seconds old.
     await sleep(10_500);
     await age(metadata.name, 61);
     const failed = await waitRepository(metadata.name, (found) => resultsOf(found).length === 1);
@@ -511,7 +512,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const wrong = Buffer.from('another').toString('base64');
     await client.patch(SECRETS, secret, { data: { 'repository-password': wrong } });
     const second = startServer();
-    // The change happened while no server was there: what it was connected to is on the repository.
+    // The change happened without a running server. The repository records its last connection.
     const notReady = await waitRepository(metadata.name, ({ status }) =>
       /password/.test(status?.message ?? ''),
     );

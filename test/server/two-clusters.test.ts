@@ -27,7 +27,7 @@ import { hasPeers, hasRealApi, type RealApi, startRealApi } from '../support/rea
 
 const PORT_A = 27_500;
 const PORT_B = 27_600;
-/** The bucket is beside the second cluster, where the real Velero looks for it too. */
+/** The bucket is in the second cluster, where the real Velero uses it, too. */
 const BUCKET_PORT = PORT_B + 3;
 const VELERO = 'velero';
 const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
@@ -92,7 +92,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
       metadata: { namespace: VELERO, name: 'cloud-credentials' },
       data: { cloud: Buffer.from(cloud).toString('base64') },
     });
-    // Nothing is signed with the password that everybody knows.
+    // The well-known password signs nothing.
     const password = Buffer.from('a password of both').toString('base64');
     await client.create(SECRETS, {
       metadata: { namespace: VELERO, name: 'velero-repo-credentials' },
@@ -172,7 +172,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     expect((await get(b, PVCS, to, 'data'))?.spec).toMatchObject({ storageClassName: 'none' });
     expect((await get(b, WIDGETS, to, 'w'))?.spec).toEqual({ size: 3 });
     expect(await get(b, DEFINITIONS, undefined, 'widgets.example.com')).toBeDefined();
-    // Of the cluster that it comes from nothing is left but what it was called there.
+    // The original namespace is not created.
     expect(await get(b, NAMESPACES, undefined, 'shop')).toBeUndefined();
   }
 
@@ -184,7 +184,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     expect(synced.status).toMatchObject({ phase: 'Completed', progress: backup.status?.progress });
     await restoreInB('r1', 'b1', 'copy');
     await assertRestored('copy');
-    // The files of the restore are in the bucket, and are none of the other cluster's business.
+    // The files of the restore are in the bucket, and the other cluster ignores them.
     expect(await get(a, RESTORES, VELERO, 'r1')).toBeUndefined();
   }, 60_000);
 
@@ -196,7 +196,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
         skipImmediately: false,
         template: { includedNamespaces: [space], snapshotVolumes: false },
       },
-      // Both were due at the same moment, so that both backups would have one name.
+      // Both were due at the same moment, so both backups would have the same name.
       status: {
         phase: 'Enabled',
         lastBackup: rfc3339Seconds(systemClock.nowNs() - 90n * MINUTE_NS),
@@ -218,7 +218,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await a.client.create(SCHEDULES, schedule('shop'));
     await expect.poll(async () => (await both())[1]?.length, { timeout: 30_000 }).toBe(1);
     const firstOfA = await lastOf(a);
-    // That of the other cluster is due all the same, and its backup gets another name.
+    // The other cluster's schedule is due, too, and its backup gets another name.
     const ofB = (await b.client.create(SCHEDULES, schedule('copy'))).metadata.uid;
     await expect
       .poll(async () => (await both()).map((names) => names.length), { timeout: 30_000 })
@@ -228,13 +228,13 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     const uids = (await backupsOf(b)).map(
       ({ metadata }) => metadata.labels?.['longshore.io/schedule-uid'],
     );
-    // Whoever writes to the bucket could give a backup the label of this schedule.
+    // Any writer to the bucket could give a backup the label of this schedule.
     expect(new Set(uids)).toEqual(new Set([ofB, undefined]));
     expect((await backupsOf(b)).map(({ status }) => status?.phase)).toEqual([
       'Completed',
       'Completed',
     ]);
-    // What the other one made moved nothing here.
+    // The other cluster's backup changed nothing here.
     expect(await lastOf(a)).toBe(firstOfA);
   }, 60_000);
 
@@ -331,7 +331,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await waitGone(a.client, BACKUPS, ref, WAIT);
     await waitGone(b.client, BACKUPS, ref, WAIT);
     expect((await get(b, CONFIG_MAPS, 'copy', 'settings'))?.data).toEqual({ color: 'blue' });
-    // Others are still there.
+    // Other backups still exist.
     const left = await b.client.list(BACKUPS, { namespace: VELERO });
     expect(left.length).toBeGreaterThanOrEqual(2);
   }, 60_000);
@@ -340,7 +340,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     'restore the same where the other one has the real Velero',
     async () => {
       await servers[1]?.[Symbol.asyncDispose]();
-      // It looks into the bucket when it starts, and then each minute.
+      // Velero reads the bucket at its start, and then each minute.
       await backUp('b2');
       await b.stack('up', 'velero');
       await restoreInB('r2', 'b2', 'third');

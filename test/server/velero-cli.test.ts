@@ -49,9 +49,9 @@ const NAMESPACE = 'velero';
 const PREFIX = 'cluster-1';
 const LOG =
   'time="2026-11-21T02:28:45Z" level=info msg="Setting up backup log" backup=velero/full1\n';
-/** Rights that nothing here uses. */
+/** Rights that no test here uses. */
 const ELSEWHERE = [
-  // Where the API server has no streaming lists (test/kube/streamed-lists).
+  // Needed if the API server has no streaming lists (test/kube/streamed-lists).
   ...['backupstoragelocations.velero.io list', 'downloadrequests.velero.io list'],
   'serverstatusrequests.velero.io list',
 ];
@@ -59,7 +59,7 @@ const ELSEWHERE = [
 const hasAll = (): boolean =>
   hasRealApi() && hasPeers('velero', 'velero-plugin-for-aws') && hasStore('minio');
 
-/** What the watch told last of an object, as it is created anew. */
+/** The last version of an object in the watch, in a form that can be created. */
 function recorded(file: string): KubeObject {
   const events = JSON.parse(fs.readFileSync(join(GOLDEN, file), 'utf8')) as {
     object: KubeObject;
@@ -121,7 +121,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await api[Symbol.asyncDispose]();
   });
 
-  /** As Velero wrote them; its JSON is compressed there. */
+  /** Files as Velero wrote them, with its JSON compressed. */
   async function fillBucket(): Promise<void> {
     const location = store.location(PREFIX);
     await using storage = await openStorage(location, { environment: store.environment });
@@ -338,12 +338,12 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
       const leftMs = Date.parse(status?.expiration ?? '') - Date.now();
       expect(leftMs).toBeGreaterThan(9 * 60_000);
       expect(leftMs).toBeLessThan(11 * 60_000);
-      // Those of older versions of Velero are not there, which its CLI is to see.
+      // Files of older versions are missing, and Velero's CLI must get a 404.
       const isOld = kind.startsWith('CSI');
       expect((await fetch(status?.downloadURL ?? '')).status, kind).toBe(isOld ? 404 : 200);
     }
     const past = { status: { expiration: new Date(Date.now() - 1000).toISOString() } };
-    // By another server: this one knows what it wrote itself.
+    // Uses another server, because this server knows its own answers.
     await stop?.();
     await client.patch(DOWNLOAD_REQUESTS, ref('all-backuplog'), past);
     startServer();
@@ -391,7 +391,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await ask('public', 'BackupLog', 'b-public');
     const { status } = await waitRequest('public', isAnswered);
     expect(new URL(status?.downloadURL ?? '').hostname).toBe('localhost');
-    // Nothing was backed up; the signature is for this name.
+    // The backup has no files. The signature is for this name.
     expect((await fetch(status?.downloadURL ?? '')).status).toBe(404);
     await ask('directory', 'BackupLog', 'b-directory');
     await expect
@@ -460,7 +460,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
       const now = await client.get(BACKUP_STORAGE_LOCATIONS, ref(name));
       expect(timeOf(now)).toBe(timeOf(before as never));
     }
-    // A change of it is looked at whatever its frequency.
+    // A change of the location is validated at once, whatever its frequency.
     await client.patch(BACKUP_STORAGE_LOCATIONS, ref('never'), {
       spec: { objectStorage: { bucket: 'gone' } },
     });
@@ -479,7 +479,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await velero('backup-location', 'set', 'default', '--default');
     await waitLocation('default', ({ spec }) => spec?.default === true);
     await waitLocation('newer', ({ spec }) => spec?.default !== true);
-    // Who takes it away means it, until a server starts.
+    // A user who removes the mark means it, until a server starts.
     await client.patch(BACKUP_STORAGE_LOCATIONS, ref('default'), { spec: { default: false } });
     await sleep(1500);
     const left = await client.get(BACKUP_STORAGE_LOCATIONS, ref('default'));
@@ -503,11 +503,11 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     const startMs = performance.now();
     await waitLocation('beside', (found) => found.status?.phase === 'Available');
     expect(await velero('backup', 'logs', 'full1')).toContain('Setting up backup log');
-    // A silent one is told after half a minute, and an hour would be a hang.
+    // A silent bucket is reported after half a minute. An hour would be a hang.
     expect(performance.now() - startMs).toBeLessThan(25_000);
     // A URL needs no bucket.
     await waitRequest('silent', isAnswered);
-    // Some at a time are waited for, in whatever order they came to be.
+    // The server waits for some at a time, in any order.
     const told = async (): Promise<string | undefined> =>
       (await client.list(BACKUP_STORAGE_LOCATIONS, { namespace: NAMESPACE })).find(
         ({ metadata, status }) =>
@@ -550,10 +550,10 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
       expect(version).not.toContain('WARNING');
       const listed = await velero('plugin', 'get');
       expect(listed.match(/velero\.io\/aws +ObjectStore/g)).toHaveLength(1);
-      // Of the plugin in the folder; what is broken there does not keep it away.
+      // Actions of the plugin in the folder. A broken file there does not hide them.
       expect(listed).toMatch(/velero\.io\/aws +VolumeSnapshotter/);
       expect(log).toMatch(/"file":"[^"]*broken"/);
-      // With Velero's CSI actions on, only this one of ours is needed.
+      // With Velero's CSI actions on, this is our only needed action.
       expect(listed).toMatch(/longshore\.io\/dataupload-delete +DeleteItemAction/);
     } finally {
       child.kill('SIGTERM');
@@ -569,7 +569,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await waitLocation('default', (found) => found.status?.phase === 'Available');
     const blocked = Buffer.from('[default]\naws_access_key_id=no\naws_secret_access_key=no\n');
     const { data } = await client.get(SECRETS, ref('bucket'));
-    // A Secret that changes is no change of the location: the next validation finds out.
+    // A changed Secret is no change of the location: the next validation finds it.
     await client.patch(SECRETS, ref('bucket'), { data: { cloud: blocked.toString('base64') } });
     await waitMessage('default', 'does not know this access key');
     await client.patch(SECRETS, ref('bucket'), { data: { cloud: data?.cloud ?? '' } });

@@ -86,8 +86,8 @@ const clientFlags = (client: { username: string; hostname: string }): string[] =
 export const tempDirectory = (name: string): string => mkdtempSync(join(tmpdir(), `${name}-`));
 
 /**
- * Throws the first differences between two trees. Compares names, types, modes, owners, times and
- * bytes.
+ * Throws the first differences between two trees. Compares names, types, modes, owners and times,
+ * and the bytes.
  */
 export function assertSameTree(a: string, b: string): void {
   const listing = (path: string): string =>

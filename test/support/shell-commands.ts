@@ -20,8 +20,8 @@ const KEYWORDS = [
 
 /**
  * All simple commands of a shell text, including those within `$(…)`. Supports the syntax of the
- * docs, such as quotes, comments, pipes, here-documents and variables before a command. Throws an
- * `Error` for an unclosed quote or parenthesis.
+ * docs, such as quotes, comments and here-documents. Throws an `Error` for an unclosed quote or
+ * parenthesis.
  */
 export function shellCommands(text: string): ShellCommand[] {
   const commands: ShellCommand[] = [];

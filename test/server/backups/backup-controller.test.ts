@@ -55,11 +55,11 @@ const SEALED_JOURNAL = 'longshore.io/sealed-journal';
 const WAIT = { timeoutMs: 15_000 };
 type Status = Readonly<Record<string, unknown>> & { readonly phase?: string };
 
-/** A runner whose runs end when the test says so. */
+/** A runner whose runs end when the test calls `end`. */
 class Runs {
   readonly begun: RunRequest[] = [];
   readonly forgotten: string[] = [];
-  /** They do not end when they are told to. */
+  /** Runs ignore their abort signal. */
   areSlow = false;
   readonly #ends: { resolve: (outcome: RunOutcome) => void; reject: (error: unknown) => void }[] =
     [];
@@ -74,7 +74,7 @@ class Runs {
     });
   }
 
-  /** Removing a journal of tens of thousands of segments takes its time. */
+  /** Removing a journal of tens of thousands of segments takes time. */
   forgetting: Promise<void> = Promise.resolve();
 
   async forget({ metadata }: Backup): Promise<void> {
@@ -92,7 +92,7 @@ class Runs {
   }
 }
 
-/** As an API server does what it is asked, and somebody may not wait for its answer. */
+/** Carries a call out, and delays its answer. The caller may not wait for it. */
 async function answered(
   done: Promise<unknown>,
   answer: Promise<void>,
@@ -119,10 +119,10 @@ describe('the controller of Backups', () => {
   let stop: (() => Promise<void>) | undefined;
   let served: boolean | undefined;
   let isFatal: boolean;
-  /** Operations go on, and nothing is finalized. */
+  /** Operations continue, and nothing is finalized. */
   let isStuck: boolean;
   let isAway: boolean;
-  /** Whose changes the API server refuses. */
+  /** A Backup whose changes the API server refuses. */
   let poison: string | undefined;
   let poisonStatus: number;
   let refused: number;
@@ -130,7 +130,7 @@ describe('the controller of Backups', () => {
   let isKindAway = false;
   /** Calls for a runner that the API server does not answer. */
   let unanswered: number;
-  /** The API server makes a ConfigMap, and answers after this. */
+  /** The API server creates a ConfigMap, and answers after this. */
   let noteAnswer: Promise<void> | undefined;
   const told: string[] = [];
 
@@ -168,7 +168,7 @@ describe('the controller of Backups', () => {
     await server[Symbol.asyncDispose]();
   });
 
-  /** Begins to lead. */
+  /** Starts to lead. */
   function start(runningMax = 1): void {
     registry = new Registry();
     const abort = new AbortController();
@@ -399,10 +399,10 @@ describe('the controller of Backups', () => {
     expect(metrics).toContain('velero_backup_tarball_size_bytes{schedule=""} 321');
     const ofBackup = '{schedule="",backupName="b1"}';
     expect(metrics).toContain(`velero_csi_snapshot_attempt_total${ofBackup} 1`);
-    // No operation says that it was completed.
+    // No operation reports completion.
     expect(metrics).toContain(`velero_csi_snapshot_failure_total${ofBackup} 1`);
     expect(metrics).toContain('velero_backup_total 1');
-    // What the watch keeps of a backup that is over is enough for these.
+    // The fields that the watch keeps of a finished backup are enough for these.
     expect(metrics).toContain('velero_backup_items_total{schedule=""} 5');
     expect(metrics).toContain('velero_backup_last_status{schedule=""} 1');
     const reasonsNow = async (): Promise<string[]> =>
@@ -579,9 +579,9 @@ describe('the controller of Backups', () => {
       { namespace: VELERO, name: 'waits' },
       { metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } } },
     );
-    // Again where its CR changes: it may have been told in vain.
+    // Canceled again after a change of the CR, because the first cancel may have had no effect.
     await expect.poll(() => told, { timeout: 10_000 }).toContain('op-1');
-    // It has ended by then, with an error.
+    // The backup has ended by then, with an error.
     isFatal = true;
     isStuck = false;
     expect(await until('waits', 'PartiallyFailed')).toMatchObject({
@@ -600,7 +600,7 @@ describe('the controller of Backups', () => {
     await waitGone(client, BACKUPS, { namespace: VELERO, name: 'again' }, WAIT);
     await create('again', { includedNamespaces: ['a'] });
     await until('again', 'Queued');
-    // Whatever else wakes the queue.
+    // Any event wakes the queue.
     await create('other', { includedNamespaces: ['b'] });
     await until2(2);
     runs.end(0, new CodedError('CANCELED', 'ended'));
@@ -645,7 +645,7 @@ describe('the controller of Backups', () => {
     await until2(1);
     await client.delete(BACKUPS, { namespace: VELERO, name: 'again' });
     await waitGone(client, BACKUPS, { namespace: VELERO, name: 'again' }, WAIT);
-    // It is held, since the first one of its name has not ended.
+    // The new backup is held until the first backup of its name has ended.
     const { metadata } = await client.create(BACKUPS, {
       metadata: {
         namespace: VELERO,
@@ -854,7 +854,7 @@ describe('the controller of Backups', () => {
   const filesOf = (name: string): string[] =>
     [...bucket.objects.keys()].filter((key) => key.startsWith(`backups/${name}/`));
 
-  /** An operation, and a snapshot, in the journal of a run. */
+  /** An operation and a snapshot in the journal of a run. */
   async function journalOf({ metadata: { name, uid } }: Backup): Promise<void> {
     const { signal } = new AbortController();
     await using journal = await Journal.open({
@@ -900,7 +900,7 @@ describe('the controller of Backups', () => {
     await gone('gone');
     isAway = true;
     start();
-    // Another one of its name waits until its own folder is free.
+    // A new backup of this name waits until its folder is free.
     await create('gone', { includedNamespaces: ['a'], storageLocation: 'default' });
     await new Promise((resolve) => setTimeout(resolve, 300));
     expect([await notes(), told, runs.begun.length]).toEqual([[name], [], 1]);
@@ -925,9 +925,9 @@ describe('the controller of Backups', () => {
     runs.end(0, new CodedError('X', 'it cannot be made'));
     await until('fails', 'Failed');
     await expect.poll(notes).toHaveLength(1);
-    // Its run has not said that it ended what it had begun.
+    // Its run has not reported the end of its operations.
     expect(told).toEqual(['op-j']);
-    // Nothing of it was stored: its journal alone tells of its snapshot, and goes with it.
+    // No file was stored. Only the journal names the snapshot, and it is deleted with it.
     const journal = journalFolder('fails', fails?.metadata.uid ?? '');
     expect(filesOf('fails').map((key) => key.startsWith(journal))).toEqual([true, true]);
     await stop?.();
@@ -952,7 +952,7 @@ describe('the controller of Backups', () => {
     const ref = { namespace: VELERO, name: 'b1' };
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
     await client.patch(BACKUPS, ref, { metadata: { annotations } });
-    // What was cut off by now would have failed.
+    // An interrupted call would have failed by now.
     await new Promise((resume) => setTimeout(resume, 300));
     resolve(undefined);
     expect(await until('b1', 'Failed')).toMatchObject({ failureReason: 'canceled by user' });
@@ -1032,7 +1032,7 @@ describe('the controller of Backups', () => {
     });
     await new Promise((done) => setTimeout(done, 1500));
     isKindAway = false;
-    // Whatever wakes the queue.
+    // Any event wakes the queue.
     await create('b3', { includedNamespaces: ['b'], storageLocation: 'default' });
     await until('b1', 'WaitingForPluginOperations');
     await until('b2', 'InProgress');
@@ -1110,7 +1110,7 @@ describe('the controller of Backups', () => {
     await create('next', { includedNamespaces: ['a'], storageLocation: 'default' });
     await until('next', 'Queued', 'ReadyToStart', 'InProgress');
     await new Promise((done) => setTimeout(done, 1500));
-    // What "gone" has frozen is thawed when its bucket is back, in the midst of the run of "next".
+    // Pods frozen by "gone" are thawed when its bucket is back, during the run of "next".
     expect([told, runs.begun.map(({ backup: { metadata } }) => metadata.name)]).toEqual([
       [],
       ['gone'],

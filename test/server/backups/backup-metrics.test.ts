@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import type { Backup } from '../../../src/kube/index.ts';
 import { BackupMetrics } from '../../../src/server/index.ts';
 
-/** A Backup in a phase, of a schedule where one is given. */
+/** A Backup in a phase, optionally of a schedule. */
 const backupOf = (name: string, status: object, schedule = ''): Backup =>
   ({
     metadata: {
@@ -119,7 +119,7 @@ describe('metrics of backups', () => {
     const counts = { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 };
     known = [backupOf('a', counts, 'daily'), backupOf('b', {}, 'daily')];
     metrics.itemsDone(backupOf('a', counts, 'daily'), 1234);
-    // As another server stored it: its size is not known here.
+    // Its size is unknown here, because another server stored it.
     metrics.itemsDone(backupOf('b', { volumeSnapshotsAttempted: 1 }, 'daily'));
     expect(await samples('velero_volume_snapshot')).toEqual([
       'velero_volume_snapshot_attempt_total{schedule=""} 0',
@@ -165,7 +165,7 @@ describe('metrics of backups', () => {
   it('keep series of the newest backups only', async () => {
     for (let i = 0; i < 250; i++) metrics.itemsDone(backupOf(`b${i}`, {}));
     const kept = await samples('csi_snapshot_attempt_total');
-    // One of no backup, from the start.
+    // The series without a schedule exists from the start.
     expect(kept).toHaveLength(101);
     expect(kept.at(-1)).toContain('backupName="b249"');
   });
@@ -209,7 +209,7 @@ describe('metrics of backups', () => {
       errors: 3,
       progress: { totalItems: 7 },
     });
-    /** Status, items, errors, as a new process tells them. */
+    /** Status, items and errors, as a new process reports them. */
     const told = async (): Promise<(number | undefined)[]> => {
       const lines = await samples('{schedule="nightly"}');
       return ['last_status', 'items_total', 'items_errors'].map((name) => {
@@ -273,7 +273,7 @@ describe('metrics of backups', () => {
       known = undefined;
       expect(await told()).toEqual([undefined, undefined, undefined]);
       expect(await samples('tarball_size')).toEqual([]);
-      // Another process made the newest one: this one does not know its size.
+      // The size of the newest backup is unknown here, because another process made it.
       known = [good, ran('n-4', 'Completed', '2026-11-29T02:00:00Z', { errors: 1 })];
       expect(await told()).toEqual([1, 0, 1]);
       expect(await samples('tarball_size')).toEqual([]);
@@ -286,7 +286,7 @@ describe('metrics of backups', () => {
       metrics.exist(['weekly']);
       expect(await told()).toEqual([undefined, undefined, undefined]);
       expect(await samples('last_successful')).toEqual([]);
-      // Made again meanwhile, as by GitOps.
+      // Recreated meanwhile, for example by GitOps.
       metrics.begin('nightly');
       expect(await told()).toEqual([0, 7, 3]);
       metrics.end('nightly');

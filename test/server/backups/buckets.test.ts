@@ -12,7 +12,6 @@ const { signal } = new AbortController();
 
 const base64 = (text: string): string => Buffer.from(text).toString('base64');
 
-/** The Secrets of a cluster. */
 function secretsOf(all: Record<string, Record<string, string>>) {
   const secrets = new Map<string, { metadata: object; data: Record<string, string> }>();
   let writes = 0;
@@ -136,7 +135,7 @@ describe('the bucket of a location', () => {
     await using opened = await bucketsOf({}, cluster).buckets.open('default', signal);
     expect(opened.bucket).toBeDefined();
     expect(cluster.text('longshore-archive-keys', 'keys')).toBe(`${oldKey}\n${ownKey}\n`);
-    // A tool replaces the password. The next backup is signed with a key of the new one.
+    // A tool replaces the password. The next backup is signed with the new key.
     cluster.put('velero-repo-credentials', { 'repository-password': 'another' });
     await using again = await bucketsOf({}, cluster).buckets.open('default', signal);
     const signing = signingOf(again.bucket)?.signing;

@@ -206,7 +206,7 @@ describe('the controllers of operations and of the end of backups', () => {
 
   it('end a backup whose location stays away for longer than its operations may take', async () => {
     const { world, state, phase } = await start({ timeoutNs: 1n, awayNs: 200_000_000n });
-    // Nothing of it may be decided while it can be asked.
+    // No outcome may be decided while the operation can be polled.
     state.isReadOnly = true;
     const backup = await phase('PartiallyFailed');
     expect(statusOf(backup)).toMatchObject({ errors: 1 });

@@ -8,8 +8,8 @@ import { ITEM, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
 /**
- * Backups after their run, whose servers are killed between any two lines, lose answers, or find
- * the bucket away; by seed. `SEED=17 SEEDS=1` repeats one.
+ * Backups after their run, by seed. Servers are killed at any call, lose answers, or find the
+ * bucket away. `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);
@@ -57,7 +57,7 @@ async function simulate(
     } catch {
       if (killer.kills > 0) server = world.server(scratch, killer.life().outside);
     }
-    // Nobody is told of an end that the bucket does not have.
+    // The CR must not have a final phase that the bucket lacks.
     const stored = await new BackupArchive(world.bucket).loadMetadata('b1').catch(() => undefined);
     if (/^(Completed|PartiallyFailed)$/.test(world.status.phase ?? '')) {
       expect(stored?.status?.phase, `seed ${seed}`).toBe(world.status.phase);
@@ -66,7 +66,7 @@ async function simulate(
   return { world, kills: killer.kills, failed: failed + (isLate ? lateErrors(world) : 0) };
 }
 
-/** The late operation is an error where the item is there to be stored. */
+/** The late operation is an error if its item can be stored. */
 const lateErrors = (world: World): number => (world.canceled.includes('late-1') ? 1 : 0);
 
 describe('a server that is killed anywhere after the run of a backup', () => {

@@ -128,7 +128,7 @@ describe('Backups that are lost', () => {
     }
   }
 
-  /** All files of a backup, as after its end. */
+  /** All files of a finished backup. */
   async function files(backup: Backup): Promise<void> {
     await using contents = await (await TarballWriter.begin(scratch)).finish();
     await new BackupArchive(bucket).put(backup.metadata.name, {
@@ -215,8 +215,8 @@ describe('Backups that are lost', () => {
   });
 
   it('files of a finished backup stay whose Backup was made again from the bucket, with another UID', async () => {
-    // Killed after Completed was written, and before the note went. Then the Backup was deleted,
-    // and made again by a sync, as Velero does.
+    // The server was killed after it wrote Completed and before it deleted the note. Then the
+    // Backup was deleted, and recreated by a sync, as with Velero.
     const old = backupOf('b1', 'u1', 'Completed');
     await note(backupOf('b1', 'u1', 'InProgress'));
     await files(old);
@@ -428,7 +428,7 @@ describe('Backups that are lost', () => {
     await note(made);
     await journal(made);
     const lost = await lead();
-    // As a watch shows it that lists anew from a member of etcd that is behind.
+    // A watch may list again from a stale member of etcd.
     lost.add(made);
     await expect.poll(() => lost.has(`${VELERO}/b1`)).toBe(false);
     expect([told, await notes()]).toEqual([[], [`longshore-backup-${made.metadata.uid}`]]);

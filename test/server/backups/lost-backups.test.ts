@@ -52,9 +52,9 @@ describe('Backups that were deleted while no server led', () => {
   let server: ApiServer;
   let client: KubeClient;
   let bucket: MemoryBucket;
-  /** What was done outside, in order. */
+  /** External actions, in order. */
   let told: string[];
-  /** When the API server has heard of Backups. */
+  /** When the API server learned about Backups. */
   let kindSince: string;
 
   beforeEach(async () => {
@@ -80,7 +80,7 @@ describe('Backups that were deleted while no server led', () => {
     await server[Symbol.asyncDispose]();
   });
 
-  /** As a server leaves it that was killed: a note, a journal, a log. */
+  /** Leaves a note, a journal and a log, like a killed server. */
   async function leave(backup: Backup): Promise<void> {
     const { signal } = new AbortController();
     const { name, uid } = backup.metadata;
@@ -119,8 +119,8 @@ describe('Backups that were deleted while no server led', () => {
     (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
 
   /**
-   * One server, which dies at its n-th step outside, before it is done or after. Returns whether it
-   * had died by the end of its work.
+   * Runs a server that dies at its n-th external step, before or after its effect. Returns whether
+   * it died.
    */
   async function lead(dieAt: number, isDone: boolean): Promise<boolean> {
     const abort = new AbortController();
@@ -229,7 +229,7 @@ describe('Backups that were deleted while no server led', () => {
     const noting = { client, logger: silentLogger, namespace: VELERO };
     const notes = new UnderWayNotes({ ...noting, assertLeading: () => undefined });
     await notes.write({ ...given, metadata }, signal);
-    // Nothing is in the journal.
+    // The journal is empty.
     const base = { backupStorageLocation: 'default', uploaderType: 'kopia' };
     for (const [name, uid, status] of [
       ['unsaved', metadata.uid, {}],

@@ -36,7 +36,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     other = new NativeDirectory(join(api.directory, 'other'));
     pluginFolder(api.directory);
     await api.stack('up', 's3', 'velero');
-    // Of `velero install`.
+    // `velero install` created it.
     await api.kubectl('-n', 'velero', 'delete', 'volumesnapshotlocation.velero.io/default');
     await apply(objects());
     for (const name of ['one', 'two', 'broken', 'nowhere']) {
@@ -135,9 +135,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     return gunzipSync(Buffer.concat(await Array.fromAsync(bucket.get(key)))).toString();
   }
 
-  /**
-   * Everything of a backup that is about its snapshots, as it is in the bucket, letter by letter.
-   */
+  /** All files in the bucket about the snapshots of a backup, byte by byte. */
   async function make(name: string) {
     const before = [native.asked().length, other.asked().length] as const;
     const labels = ['--labels', 'team=x,example.io/why=test'];
@@ -149,8 +147,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     const plain = (text: string): string => text.replaceAll(uid, 'UID').replaceAll(name, 'NAME');
     const listed = (text: string): string[] =>
       (JSON.parse(text) as object[]).map((each) => JSON.stringify(each)).sort();
-    // Velero's order of locations is another one for each backup: which is asked first about a
-    // volume is left to it.
+    // Velero's order of locations is random for each backup, and so are the first calls about a
+    // volume.
     const calls = (directory: NativeDirectory, from: number): unknown[] =>
       directory
         .asked()
@@ -160,7 +158,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
           ...asked,
           pid: undefined,
           tags: tags && { ...tags, 'velero.io/backup': plain(tags['velero.io/backup'] ?? '') },
-          // Where the file is differs; what is in it does not.
+          // The path of the file differs, and its contents are the same.
           config: config && Object.keys(config).sort(),
         }));
     const folder = `backups/${name}/${name}`;
@@ -204,8 +202,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     expect.soft(ours.infos).toEqual(theirs.infos);
     expect.soft(ours.infos.join()).toContain("csiSnapshot: skipped b/c it's not a CSI volume;");
     expect.soft(ours.resources).toEqual(theirs.resources);
-    // Velero tells of the claim alone, without a word about which volume it is of. Ours tells of
-    // both.
+    // Velero reports the claim, without its volume. Longshore reports both.
     expect
       .soft(theirs.errors.velero)
       .toEqual([expect.stringMatching(/name: \/broken .*the provider refuses CreateSnapshot$/)]);
@@ -216,7 +213,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
       namespaces: { vol: [` resource: /persistentvolumeclaims name: /broken ${why}`] },
     });
     expect.soft(ours.numbers).toEqual({ ...theirs.numbers, errors: 2 });
-    // Velero tells all plugins of a file in one process; the calls are the same.
+    // Velero runs all plugins of a file in one process. The calls are the same.
     expect.soft(ours.asked).toEqual(theirs.asked);
     expect(ours.snapshots).toHaveLength(3);
     expect(ours.asked[0]).toContainEqual(
@@ -225,7 +222,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     expect(native.snapshots).toEqual(['snap-one-ours', 'snap-one-theirs']);
   }, 120_000);
 
-  /** Where a claim of a restore has its data: the volume that it is bound to, once it is. */
+  /** The data path of a restored claim: its volume, once it is bound. */
   async function pathOf(namespace: string, claim: string): Promise<string> {
     const pvc = ['-n', namespace, `pvc/${claim}`];
     await api.kubectl('wait', '--for=jsonpath={.status.phase}=Bound', ...pvc, '--timeout=60s');
@@ -237,8 +234,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     for (let attempt = 1; ; attempt++) {
       await velero('restore', 'create', name, '--from-backup', backup, ...flags);
       const { phase, failureReason, errors } = (await ended('restore', name)).status;
-      // Velero's server, just started, cannot read its credentials now and then, before it has
-      // asked for anything.
+      // After its start, Velero's server sometimes cannot read its credentials, before any request.
       if (attempt < 3 && /failed to refresh cached credentials/.test(String(failureReason))) {
         await api.kubectl('-n', 'velero', 'delete', `restore.velero.io/${name}`);
         continue;
@@ -255,8 +251,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
   }
 
   /**
-   * What was asked of both since then, of the volumes of these snapshots alone: the order of
-   * volumes is left to the server.
+   * Compares the later calls to both providers about these snapshots. The server chooses the order
+   * of volumes.
    */
   const made = (from: readonly [number, number], backup: string): void => {
     const asked = (directory: NativeDirectory, first: number) =>
@@ -310,7 +306,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     const claim = ['-n', 'copy', 'pvc/one', '-o', 'jsonpath={.spec.volumeName}'];
     expect(await pathOf('copy', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-theirs'));
     expect(native.textOf('volumes', 'restored-snap-one-theirs')).toBe('first');
-    // The name of the old one is taken.
+    // The original volume still has the name.
     expect(await api.kubectl('get', ...claim)).toMatch(/^velero-clone-/);
     expect(await pathOf('vol', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-ours'));
   }, 120_000);
@@ -318,7 +314,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
   it('of ours are restored, and deleted, by the real Velero', async () => {
     await server?.[Symbol.asyncDispose]();
     await loseVolumes();
-    // The provider makes none of the name of one that is there.
+    // The provider does not create a volume whose name exists.
     for (const { path } of [native, other]) {
       for (const name of fs.readdirSync(join(path, 'volumes'))) {
         if (name.endsWith('-ours')) fs.rmSync(join(path, 'volumes', name), { recursive: true });

@@ -51,7 +51,7 @@ const CLIENT = { username: 'default', hostname: 'default' };
 async function lockedStore() {
   const store = await startStore('minio');
   const { environment, endpoint } = store;
-  // All but what this test itself asks passes it.
+  // All requests but the test's own pass through it.
   const log = await startS3Log(endpoint, { host: '127.0.0.1', port: 0 });
   const client = new S3Client({
     endpoint,
@@ -77,7 +77,7 @@ async function lockedStore() {
   return { store, log, client, environment, location };
 }
 
-/** How many versions each key has, deletions left out. */
+/** Number of versions of each key, without delete markers. */
 async function versionsIn(client: S3Client): Promise<Map<string, number>> {
   const counts = new Map<string, number>();
   let markers: { KeyMarker?: string; VersionIdMarker?: string } = {};
@@ -109,7 +109,7 @@ it.skipIf(!hasStore('minio'))(
     const mode = { isWriteOnce: true };
     const bucket = bucketOf(inner, mode);
 
-    // The run, with an operation that goes on; the log of its data mover, twice.
+    // The run, with an unfinished operation, and the log of its data mover, twice.
     const cluster = configMaps(30);
     const run = await new Rig({
       cluster,
@@ -146,7 +146,7 @@ it.skipIf(!hasStore('minio'))(
     world.answers.set('op-0', done);
     await server.step();
     expect(world.status.phase).toBe('Finalizing');
-    // Nothing that Velero takes for a backup is there before its end.
+    // Before the end, Velero sees no backup.
     expect(await inner.has('backups/b1/velero-backup.json')).toBe(false);
     await server.finalize();
     expect(world.status.phase).toBe('Completed');
@@ -164,10 +164,10 @@ it.skipIf(!hasStore('minio'))(
     after.say(restored.status);
     await after.server(scratch).finalize();
     expect(after.status.phase).toBe('Completed');
-    // With the one that the operation has added.
+    // Includes the item that the operation has added.
     expect((await new RestoreArchive(inner).resourceList('r1'))['v1/ConfigMap']).toHaveLength(31);
 
-    // A repository as the server makes it, two backups of a volume, and maintenance in between.
+    // A repository made by the server, with two backups of a volume and maintenance in between.
     const repo = location('cluster/kopia/app', { writeOnce: 'true' });
     const retention = { mode: 'GOVERNANCE', periodNs: 72n * HOUR_NS } as const;
     const password = new Secret(PASSWORD);
@@ -209,7 +209,7 @@ it.skipIf(!hasStore('minio'))(
       expect(Number(extended?.stats?.extendedBlobCount)).toBeGreaterThan(3);
     }
 
-    // Locks of the backup's files, as the sync extends them.
+    // The sync extends the locks of the backup's files.
     const backup = {
       ...world.backup,
       status: {
@@ -217,7 +217,7 @@ it.skipIf(!hasStore('minio'))(
         expiration: new Date(Date.now() + 9 * DAY_MS).toISOString(),
       },
     };
-    // One that somebody has locked for longer is good as it is.
+    // A longer lock of another user stays.
     await client.send(
       new PutObjectRetentionCommand({
         Bucket: BUCKET,
@@ -275,7 +275,7 @@ it.skipIf(!hasStore('minio'))(
       kopia.verifyAll();
     }
 
-    // A deletion hides what is locked, and leaves nothing that is taken for a backup.
+    // A deletion hides locked files. No reader takes the rest for a backup.
     await new BackupArchive(bucket).delete('b1');
     expect(await Array.fromAsync(bucket.list('backups/b1/'))).toEqual([]);
     expect((await versionsIn(client)).has('cluster/backups/b1/velero-backup.json')).toBe(true);

@@ -62,7 +62,7 @@ describe('the queue of backups', () => {
       backup('all', { phase: 'Queued', position: 1, spaces: ['*'] }),
     ];
     expect(plan(all, 3)).toEqual([]);
-    // Wrong ones keep nobody waiting: validation refuses them.
+    // Invalid patterns do not block the queue: validation refuses them.
     expect(
       plan([...all, backup('w', { phase: 'Queued', position: 2, spaces: ['a**', 'x['] })], 3),
     ).toEqual(['w ReadyToStart -']);

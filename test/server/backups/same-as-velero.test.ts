@@ -17,7 +17,7 @@ const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 
 const hasAll = (): boolean => hasRealApi() && hasPeers('velero', 'velero-plugin-for-aws', 'minio');
 
-/** What each backup is made with, by both servers. */
+/** Flags of each backup, for both servers. */
 const BACKUPS_MADE: Readonly<Record<string, readonly string[]>> = {
   space: ['--include-namespaces', 'one'],
   spaces: ['--include-namespaces', 'one,two,missing'],
@@ -51,7 +51,7 @@ const BACKUPS_MADE: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** By which a server of ours knows a backup that another one of ours has begun. */
+/** Annotations that only Longshore's servers write. */
 const OURS = ['longshore.io/made-by', 'longshore.io/signed'];
 /** ConfigMaps of resource policies, in the server's namespace. */
 const POLICIES = {
@@ -80,7 +80,7 @@ includeExcludePolicy:
   excludedNamespaceScopedResources: [secrets, services]
 `,
 };
-/** Changes by itself, whoever looks. */
+/** Kinds that change at any time. */
 const MOVING = [
   'events',
   'events.events.k8s.io',
@@ -102,7 +102,7 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
     );
     await api.kubectl('apply', '-f', yaml);
     await api.kubectl('wait', '--for=condition=Established', 'crd/widgets.example.com');
-    // It looks once every five minutes what the API server serves.
+    // Velero looks up the served kinds every five minutes.
     await api.stack('up', 'velero');
     fs.writeFileSync(yaml, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }));
     await api.kubectl('apply', '-f', yaml);
@@ -134,7 +134,7 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
       );
       const backup = JSON.parse(text) as KubeObject & { status?: { phase?: string } };
       const { phase = '' } = backup.status ?? {};
-      // Nothing of them is in the bucket, and the reason is in no file.
+      // The bucket has no files of a failed backup, and so no reason.
       if (phase.startsWith('Failed')) throw new Error(`${name}: ${JSON.stringify(backup.status)}`);
       if (FINAL.test(phase)) return backup;
       await sleep(100);
@@ -171,7 +171,7 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
     readonly files: readonly string[];
   }
 
-  /** Everything of a backup's folder, with what differs between any two backups taken out. */
+  /** All files of a backup's folder, without values that differ between two backups. */
   async function read(backup: KubeObject): Promise<Read> {
     const { name } = backup.metadata;
     const location = `s3://velero?endpoint=http://127.0.0.1:${PORT + 3}&region=us-east-1`;
@@ -204,9 +204,9 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
     };
   }
 
-  /** What a Backup says that does not change from one to the next. */
+  /** The fields of a Backup that are the same for each backup. */
   function comparable(object: unknown): unknown {
-    // Go writes null where there is no group.
+    // Go writes null without a group.
     const copy = JSON.parse(
       JSON.stringify(object).replaceAll('"apiGroup":null,', ''),
     ) as KubeObject & {
@@ -244,7 +244,7 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
         .toEqual([...expected.entries.keys()].sort());
       const changed = [...ours.entries].filter(([path, text]) => {
         const other = expected.entries.get(path);
-        // Status and versions of what controllers keep changing.
+        // Controllers change status and versions.
         return other !== undefined && stable(text) !== stable(other);
       });
       expect
@@ -283,7 +283,7 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
   }, 60_000);
 });
 
-/** What controllers change while nobody looks. */
+/** Removes fields that controllers change at any time. */
 function stable(text: string): string {
   if (!text.startsWith('{')) return text;
   const { metadata, ...rest } = JSON.parse(text) as KubeObject;

@@ -18,8 +18,8 @@ afterEach(async () => {
 });
 
 /**
- * One server, which dies at its n-th step outside, before it is done or after. Returns where, and
- * undefined where it got to the end.
+ * Runs a server that dies at its n-th external step, before or after its effect. Returns that step,
+ * or undefined at the end.
  */
 async function lead(name: string, dieAt: number, isDone: boolean): Promise<string | undefined> {
   const dead = Promise.withResolvers<string>();
@@ -27,7 +27,7 @@ async function lead(name: string, dieAt: number, isDone: boolean): Promise<strin
   const never = new Promise<never>(() => undefined);
   const outside: Outside = async (task, what) => {
     steps++;
-    // Nothing of one that is dead is heard again.
+    // Stops all output of a dead server.
     if (steps > dieAt) return never;
     if (steps < dieAt) return task();
     if (isDone) await task().catch(() => undefined);
@@ -53,7 +53,7 @@ describe('a server that is killed while it deletes a backup', () => {
         const end = await lead(name, dieAt, isDone);
         hasDied = end !== undefined;
         if (end !== undefined) ends.add(end.replaceAll(/b\d+|[0-9a-f-]{36}/g, '_'));
-        // What leads to something is not gone before it.
+        // An object is not deleted before the data that it leads to.
         const hasMain = world.bucket.objects.has(`backups/${name}/velero-backup.json`);
         const isThere =
           (await world.client.find(BACKUPS, { namespace: VELERO, name })) !== undefined;

@@ -164,7 +164,7 @@ describe('a backup that is deleted', () => {
     });
     stop = world.run();
     await world.gone('b1');
-    // Another Backup of its name was made since.
+    // A newer Backup has the same name.
     await world.backup('b1');
     await world.make(DELETE_BACKUP_REQUESTS, 'old', {
       metadata: { labels: labels(backup.metadata.uid) },
@@ -197,7 +197,7 @@ describe('a backup that is deleted', () => {
     });
     const ofBackup = (uid: string) => ({ 'velero.io/async-operation-id': `du-${uid}.pvc` });
 
-    /** A backup that was made here, with one snapshot of each kind. */
+    /** A local backup with one snapshot of each kind. */
     async function victim(name: string): Promise<string> {
       const backup = await world.backup(name);
       const ids = { moved: `${name}-moved`, files: `${name}-files` };
@@ -217,7 +217,7 @@ describe('a backup that is deleted', () => {
       return backup.metadata.uid;
     }
 
-    /** As the sync creates it. Its tarball is missing, so that its volume infos count. */
+    /** A Backup like those of the sync. Its tarball is missing, so its volume infos count. */
     async function forge(
       name: string,
       uid: string,
@@ -439,7 +439,7 @@ describe('a backup that is deleted', () => {
       'snapshot-requester': 'snapshot-pod-volume',
       'snapshot-uploader': 'kopia',
     });
-    // Another backup is damaged: nothing waits for it.
+    // A damaged backup does not block the deletion of others.
     world.bucket.objects.set('backups/odd/velero-backup.json', Buffer.from('{'));
     await world.ask('b1');
     stop = world.run();
@@ -844,7 +844,7 @@ describe('a backup that is still made here', () => {
       }[];
       expect(found?.spec.cancel).toBe(true);
     }
-    // It ended otherwise, with a snapshot that nobody knew of.
+    // The operation ended differently, with an unknown snapshot.
     await world.client.patch(DATA_UPLOADS, ref('du'), {
       status: { phase: 'Completed', snapshotID: 'late' },
     });
@@ -859,7 +859,7 @@ describe('a backup that is still made here', () => {
 
 describe('a step that fails', () => {
   const refused = (text: string) => new CodedError('PLUGIN_REFUSED', text);
-  /** More often than it is tried. */
+  /** More errors than tries. */
   const often = (error: () => unknown): unknown[] => Array.from({ length: 40 }, error);
   const steps: readonly (readonly [string, string, () => unknown, RegExp])[] = [
     [
@@ -908,7 +908,7 @@ describe('a step that fails', () => {
     expect([await metric('attempt'), await metric('success'), await metric('failure')]).toEqual([
       1, 0, 1,
     ]);
-    // Mended: the next request ends it.
+    // After a repair, the next request succeeds.
     world.faults.clear();
     await world.ask('b1', {}, 'again');
     await world.gone('b1');
@@ -945,11 +945,11 @@ describe('a step that fails', () => {
       const errors = await world.answer('b1-1');
       expect(errors[0]).toContain('error removing backup from backup storage');
       expect(errors[0]).toContain('it is WORM protected');
-      // It leads to what stays.
+      // The object leads to remaining data.
       expect(await phaseOf('b1')).toBe('Deleting');
       const files = world.files('backups/b1/');
       expect(files).toContain(`backups/b1/${file}`);
-      // Never a backup without its files: the one that stands for it goes first.
+      // Never a backup without its files: its metadata is deleted first.
       if (file !== 'velero-backup.json')
         expect(files).not.toContain('backups/b1/velero-backup.json');
       world.faults.clear();
@@ -1032,7 +1032,7 @@ describe('a step that has no end', () => {
       create: () => Promise.resolve(waited),
       delete: () => Promise.resolve({}),
       listPage: () => Promise.resolve({ items: [waited], resourceVersion: '1' }),
-      // Nothing happens until the wait is over.
+      // No event comes before the end of the wait.
       async *watch(_: unknown, { signal }: { signal: AbortSignal }) {
         const sinceMs = performance.now();
         most = Math.max(most, ++underWay);
@@ -1068,7 +1068,7 @@ describe('a step that has no end', () => {
       const over = task.finally(() => (isOver = true));
       while (!isOver) await vi.advanceTimersByTimeAsync(5);
       await over;
-      // Each of them by itself would be a minute, and four at once 15 s.
+      // Sequentially they would take a minute, and four at once 15 s.
       expect(performance.now() - startMs).toBeLessThan(3500);
     } finally {
       vi.useRealTimers();
@@ -1076,7 +1076,7 @@ describe('a step that has no end', () => {
     expect(most).toBe(4);
     expect(waits).toHaveLength(60);
     const long = waits.filter((ms) => ms > 500);
-    // Those that had begun when eight of them were not done.
+    // Only waits that began before the first eight had failed are long.
     expect(long.length).toBeGreaterThanOrEqual(8);
     expect(long.length).toBeLessThanOrEqual(11);
     expect(attempts.hasFailed).toBe(true);
@@ -1097,7 +1097,7 @@ describe('a step that has no end', () => {
     const errors = await world.answer('b1-1', 60_000);
     expect(errors).toHaveLength(42);
     expect(errors[0]).toContain('it is still in the storage');
-    // All of them go when the driver is back.
+    // All of them are deleted when the driver is back.
     const asked = await world.client.list(VOLUME_SNAPSHOT_CONTENTS);
     expect(asked.filter(({ metadata }) => metadata.deletionTimestamp !== undefined)).toHaveLength(
       60,
@@ -1217,7 +1217,7 @@ describe('what cannot be deleted', () => {
     ];
     await new BackupArchive(world.bucket).update('b1', { volumeInfos: infos });
     world.bucket.objects.delete('backups/b1/b1.tar.gz');
-    // Of its run, and of a restore.
+    // Snapshots of its run and of a restore.
     for (const [name, labels] of [
       ['left', {}],
       ['restored', { 'velero.io/restore-name': 'r' }],
@@ -1235,8 +1235,7 @@ describe('what cannot be deleted', () => {
         spec: { source: { persistentVolumeClaimName: 'c' } },
       });
     }
-    // A tenant has labelled its own snapshot, and written the content of somebody else into its
-    // status.
+    // A tenant has labelled its own snapshot, and set a foreign content in its status.
     const snapshots = await world.client.list(VOLUME_SNAPSHOTS);
     const left = snapshots.find(({ metadata }) => metadata.name === 'left');
     const forged = await world.client.create(VOLUME_SNAPSHOTS, {
@@ -1482,9 +1481,7 @@ describe('delete item actions', () => {
 
 describe('a backup that waits for its turn to be deleted', () => {
   const NAMES = ['b1', 'b2', 'b3', 'b4', 'b5'];
-  /**
-   * Two of them are asked about by a provider that does not answer yet, so that the others wait.
-   */
+  /** Two calls wait for a provider that does not answer yet, so the others wait. */
   const held = async (): Promise<() => void> => {
     const released = Promise.withResolvers<undefined>();
     world.actions.push({

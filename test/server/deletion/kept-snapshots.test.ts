@@ -19,7 +19,7 @@ import { content } from './support/world.ts';
 
 const NAME = 'kept';
 
-/** Under the real snapshot controller and csi-snapshotter. */
+/** Uses the real snapshot controller and csi-snapshotter. */
 describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage keeps', () => {
   let api: RealApi;
   let csi: RealCsi;
@@ -37,7 +37,7 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
     await (api as RealApi | undefined)?.[Symbol.asyncDispose]();
   }, 60_000);
 
-  /** Of which the cluster knows nothing any more. */
+  /** Makes a snapshot without an object in the cluster. */
   async function keep(): Promise<string> {
     const ref = { namespace: 'app', name: NAME };
     const { metadata } = await client.create(VOLUME_SNAPSHOTS, {

@@ -109,9 +109,8 @@ it('may do what it does, and nothing else', async () => {
   await world.ask('cut', {}, 'again');
   await world.gone('cut');
   await stop();
-  // A synced backup is compared with all others. Some rights are for a plugin, an operation that
-  // still runs, an object that goes slowly, a sidecar that tells nothing, or an API server that
-  // sends no lists by a watch.
+  // A synced backup is compared with all others. Some rights are needed only in rare states, for
+  // example with a plugin, a slow deletion, or an API server without streaming lists.
   const others = [
     'snapshot.storage.k8s.io/volumesnapshotcontents/status patch',
     'velero.io/volumesnapshotlocations list',

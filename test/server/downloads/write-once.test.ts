@@ -30,7 +30,7 @@ class SigningBucket extends MemoryBucket {
   }
 }
 
-/** The controller on the embedded API server, and a location that is written once. */
+/** The controller on the embedded API server, and a write-once location. */
 async function start(
   annotations: Record<string, string> = { 'longshore.io/write-once': 'true' },
   storage?: object,
@@ -99,7 +99,7 @@ describe('downloads from a location that is written once', () => {
   it('lead to the newest version of a file that may still change, and then to the file', async () => {
     const { bucket, urlOf } = await start();
     const key = 'backups/b1/b1-logs.gz';
-    // Nobody has stored it yet: the CLI knows what to do about a 404.
+    // The file is not stored yet. The CLI handles a 404.
     expect(await urlOf('early')).toBe(`https://bucket.example/${key}`);
     for (const text of ['one', 'two']) await bucket.put(key, [Buffer.from(text)]);
     expect(await urlOf('waiting')).toMatch(

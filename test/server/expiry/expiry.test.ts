@@ -27,7 +27,7 @@ afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-/** This machine's, so much later or earlier. */
+/** This machine's clock with an offset. */
 const off = (hours: bigint): Clock => ({ nowNs: () => systemClock.nowNs() + hours * HOUR_NS });
 const timeIn = (hours: bigint): string => rfc3339Seconds(systemClock.nowNs() + hours * HOUR_NS);
 
@@ -111,11 +111,11 @@ describe('backups whose time is over', () => {
   it('are not deleted if they had expired before the sync found them in the bucket', async () => {
     const expiration = timeIn(-1n);
     await backup('forged', { annotations: { 'longshore.io/expired-at-sync': expiration } });
-    // A cluster that was off knows its own backups: they have no note.
+    // A cluster that was off has no notes, and knows its own backups.
     await backup('own');
     await look();
     expect(await requested()).toEqual(['own']);
-    // A person sets another expiration, as to delete it at once.
+    // A person sets another expiration, for example to delete the backup at once.
     const status = { expiration: timeIn(-2n) };
     await client.patch(BACKUPS, { namespace: VELERO, name: 'forged' }, { status });
     await look();
@@ -208,7 +208,7 @@ describe('backups whose time is over', () => {
     const at = (hours: bigint): Promise<boolean> =>
       look({ clock: off(hours), client: withCalls(client, { clock: off(hours) }) });
     await at(8760n);
-    // Another process, which a clock that is behind by a little does not let begin anew.
+    // A new process with a clock that is a little behind does not start over.
     await look({ clock: off(8783n), client: withCalls(client, { clock: off(8783n) }) });
     await at(8782n);
     expect(await requested()).toEqual(['old']);

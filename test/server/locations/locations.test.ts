@@ -291,7 +291,8 @@ describe('a location whose objects are encrypted with a key of a Secret', () => 
   });
   it('is opened with what a file begins with, as Velero does', async () => {
     const file = join(tempDirectory('key'), 'key');
-    // Of `openssl rand -base64 32`: Velero takes the text for the key, and not what it stands for.
+    // The output of `openssl rand -base64 32`. Velero uses the text itself as the key, without
+    // decoding it.
     const text = `${Buffer.alloc(32, 0xf7).toString('base64')}\n`;
     fs.writeFileSync(file, text);
     const url = new URL(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0)));

@@ -9,14 +9,14 @@ import { type Answer, openPage, PATIENT, saidTo, textOf } from './support/page.t
 
 const COOKIE = '__Host-longshore-session';
 const SAME_ORIGIN = { 'sec-fetch-site': 'same-origin' };
-/** What the page shows. */
+/** The kinds on the page. */
 const KINDS = [
   ...['backups', 'restores', 'schedules', 'backuprepositories', 'backupstoragelocations'],
   ...['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'],
 ];
 const bearer = (token: string): { authorization: string } => ({ authorization: `Bearer ${token}` });
 
-/** Whatever is in the cluster of these tests. */
+/** Words from the objects of these tests. */
 const SECRETS = /nightly|shop|by-hand|velero|\d backups|default/;
 
 describe('a page that others can reach', () => {
@@ -77,7 +77,7 @@ describe('a page that others can reach', () => {
       if (status === 200) continue;
       expect(textOf(answer.body)).not.toMatch(SECRETS);
       expect(answer.headers['set-cookie']).toBeUndefined();
-      // What there is and what there is not look the same.
+      // Existing and missing objects look the same.
       const other = await page.ask('/', { headers });
       expect(answer.body).toBe(other.body);
     }
@@ -312,7 +312,7 @@ describe('who may see it', () => {
       expect(await access.verdictOf('good')).toBe('allowed');
       api.clock.advance(4n * SECOND_NS);
     }
-    // A guest whose token is withdrawn is a stranger.
+    // A guest with a revoked token is unknown.
     await flood(30);
     api.tokens.delete('good');
     api.clock.advance(30n * SECOND_NS);

@@ -5,14 +5,14 @@ import { fill } from './support/objects.ts';
 import { HIDDEN, hostileWord, structureOf } from './support/hostile.ts';
 import { openPage, PATIENT } from './support/page.ts';
 
-/** The pages of a cluster in which somebody has written such words wherever words can be. */
+/** The pages of a cluster with such words in every text that users can write. */
 async function pagesOf(words: readonly string[]): Promise<string[]> {
   const api = new FakeApi();
   let at = 0;
   let backup = '';
   let restore = '';
   fill(api, (plain) => {
-    // Phases, times and names of kinds decide what is shown; these are words that are only shown.
+    // Phases, times and names of kinds decide the output. These words are only shown.
     const word = `${plain.slice(0, 1)}${words[at++ % words.length] ?? ''}${at}`;
     if (plain === 'nightly-2' && backup === '') backup = word;
     if (plain === 'back-again') restore = word;

@@ -6,7 +6,7 @@ import { escaped, html, named } from '../../../src/server/page/html.ts';
 const FORBIDDEN =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff<>"'`]/u;
 
-/** Under another name, so that nobody sets its quotes and lines right. */
+/** Under another name, so that the formatter does not change its quotes and lines. */
 const asWritten = html;
 
 describe('text in a page', () => {

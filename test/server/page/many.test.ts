@@ -92,7 +92,7 @@ describe('ten thousand backups', () => {
     clock.advance(2n * SECOND_NS);
     await view.look();
     expect(view.sorts).toBe(sorts + 2);
-    // Of each, no more is kept than is shown.
+    // Only shown fields are kept in memory.
     expect(JSON.stringify(before[0]).length).toBeLessThan(700);
     stop.abort();
     await running;
@@ -121,7 +121,7 @@ describe('ten thousand backups', () => {
       await page.ask('/');
       times.push(performance.now() - startMs);
     }
-    // Others may be busy on this machine; the best one has been held up least.
+    // Other programs may slow this machine, so the best run counts.
     expect(Math.min(...times)).toBeLessThan(200);
   });
 

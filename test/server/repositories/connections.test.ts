@@ -32,13 +32,13 @@ function deferred(): { readonly promise: Promise<unknown>; readonly resolve: () 
   return { promise, resolve };
 }
 
-/** Every read hangs until it is told to go on. */
+/** Every read hangs until the test continues it. */
 class HangingStorage extends ForwardingStorage {
   readonly #hanging = deferred();
   readonly #closed = deferred();
   puts = 0;
 
-  /** Resolves when whoever had it open has ended. */
+  /** Resolves when its user has closed it. */
   async wakeUp(): Promise<void> {
     this.#hanging.resolve();
     await this.#closed.promise;
@@ -60,9 +60,7 @@ class HangingStorage extends ForwardingStorage {
   }
 }
 
-/**
- * One repository, as the API server has it, and one leadership after the other that looks after it.
- */
+/** A repository in the API server, and the leaderships that manage it, one after the other. */
 class World {
   repository: BackupRepository;
   password = PASSWORD;
@@ -153,7 +151,7 @@ class Leadership {
     return seen.requeueAfterMs;
   }
 
-  /** Until an attempt has ended and was written down. */
+  /** Waits until an attempt has ended and was written to the CR. */
   async settle(key = 'k'): Promise<void> {
     const before = this.wakes;
     await this.look(key);
@@ -182,7 +180,7 @@ describe('a preparation that hangs', () => {
     expect(world.repository.status?.message).toMatch(
       /took longer than 0 s: its storage does not answer/,
     );
-    // Its place is free for others; it itself waits until the first has ended.
+    // Its slot is free for others. Its own next attempt waits until the first has ended.
     expect(await leadership.look()).toBeGreaterThan(1000);
     await storage.wakeUp();
     expect(storage.puts).toBe(0);
@@ -240,7 +238,7 @@ describe('a preparation that hangs', () => {
     );
     await storages[0]?.wakeUp();
     await sleep(20);
-    // Once the wait between two attempts is over; another leadership has none.
+    // After the pause between two attempts. A new leadership has no pause.
     const fourth = world.lead();
     await fourth.settle();
     expect(world.phase).toBe('Ready');

@@ -80,10 +80,7 @@ async function startEmbedded(): Promise<Server> {
   return { kubeconfig, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }
 
-/**
- * What a process that is killed does not do any more: the write that it was killed at, or all after
- * that one.
- */
+/** Simulates a kill: the process loses the write at the kill, or only the later ones. */
 class Kill {
   writes = 0;
   readonly #at: number;
@@ -134,7 +131,7 @@ class MortalStorage extends ForwardingStorage {
   }
 }
 
-/** Where the API server has none. */
+/** For an API server without Leases. */
 class Leases {
   readonly #held = new Map<string, Lease>();
 
@@ -175,7 +172,7 @@ function mortalClient(client: KubeClient, kill: Kill, leases?: Leases): KubeClie
       };
       if (['create', 'replace', 'patch', 'delete'].includes(String(name))) {
         return (...parameters: unknown[]) => {
-          // Its Lease is no part of what is counted: a run has any number of renewals.
+          // Lease calls do not count: a run has any number of renewals.
           if (isLease(parameters[0])) {
             return kill.read(() => call(...parameters) as Promise<unknown>);
           }
@@ -191,7 +188,9 @@ function mortalClient(client: KubeClient, kill: Kill, leases?: Leases): KubeClie
   });
 }
 
-/** What the Job of manifests/change-password may do, and whoever runs the command must. */
+/**
+ * The rights of the Job of manifests/change-password. A user of the command needs the same ones.
+ */
 const RIGHTS = ofKind(
   parseManifests(
     fs.readFileSync(
@@ -202,7 +201,7 @@ const RIGHTS = ofKind(
   'Role',
 ).flatMap(({ rules = [] }) => rules);
 
-/** A kubeconfig of somebody who may do that, and nothing else. */
+/** A kubeconfig with these rights and no others. */
 async function kubeconfigWith(
   api: RealApi,
   namespace: string,
@@ -265,7 +264,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       await server[Symbol.asyncDispose]();
     });
 
-    /** Both servers answer alike: every second write is enough on the real one. */
+    /** Both servers behave alike: every second write is enough on the real one. */
     const step = serverName.includes('real') && process.env.SOAK !== '1' ? 2 : 1;
 
     interface World {
@@ -277,7 +276,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       signingKeys(): Promise<readonly string[]>;
       repository(app: string): Promise<BackupRepository>;
       opens(app: string, password: string): Promise<boolean>;
-      /** Whoever may use a repository can open it by the Secret. */
+      /** All users of a repository can open it with the Secret. */
       assertNoGap(): Promise<void>;
       assertDone(password: string): Promise<void>;
     }
@@ -356,7 +355,8 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         },
         assertDone: async (password) => {
           expect(await world.secret()).toEqual({ 'repository-password': password });
-          // Backups that were signed with the old password stay signed. Nobody signs with Velero's.
+          // Backups that were signed with the old password stay signed. Velero's password signs
+          // nothing.
           const oldKey = (await signingKey(OLD)).toString('hex');
           const isKept = password !== OLD && OLD !== WELL_KNOWN_PASSWORD;
           expect((await world.signingKeys()).includes(oldKey)).toBe(isKept);
@@ -418,7 +418,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       const own = await Promise.all([NEW, third].map(signingKey));
       const kept = [EARLIER_KEY, ...own.map((key) => key.toString('hex'))];
       expect(await world.signingKeys()).toEqual(kept);
-      // As kubectl replace, a sealed secret or an external secret store does.
+      // Replaces the Secret, like kubectl replace, a sealed secret or an external secret store.
       const { metadata } = await client.get(SECRETS, { namespace, name: SECRET });
       const data = { [PASSWORD_KEY]: encoded(third) };
       await client.replace(SECRETS, { metadata, data }, { signal });
@@ -552,7 +552,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           status: { phase: 'Completed' },
         } as never);
       await ofPod('synced', 'synced', 'default');
-      // Nothing can be known of these, and nobody can ask for them.
+      // These repositories cannot be looked up, and no client can request them.
       await ofPod('nothing', 'never-backed-up', 'default');
       await ofPod('gone', 'app', 'gone');
       await world.change();
@@ -580,7 +580,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           const secret = await world.secret();
           states.add(Object.keys(secret).sort().join());
           await world.assertNoGap();
-          // Whoever finishes it need not know the password, once one was chosen.
+          // If a password was chosen, a later run does not need it.
           const isChosen = secret[NEXT] !== undefined || secret[PREVIOUS] !== undefined;
           if (isChosen) await world.change({ newPassword: undefined });
           else if (secret['repository-password'] === OLD) await world.change();
@@ -785,7 +785,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       const { namespace } = world;
       let isOver = false;
       let opened = 0;
-      /** As a data mover: its CR says that it works before it looks at the repository. */
+      /** Like a data mover: its CR is InProgress before it opens the repository. */
       const mover = async (name: string, app: string): Promise<void> => {
         for (let round = 0; !isOver; round++) {
           await makeUpload(namespace, `${name}-${round}`, 'InProgress');

@@ -20,7 +20,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const clock = { nowNs: () => 1_790_000_000_000_000_000n, monotonicNs: () => 0n };
 
 let buckets = 0;
-/** A location of its own, with a repository for each password. */
+/** A separate location, with a repository for each password. */
 async function locationWith(...passwords: string[]): Promise<KubeObject> {
   const name = `location-${++buckets}`;
   const fspath = join(work, name);
@@ -55,7 +55,7 @@ interface SecretObject extends KubeObject {
   data: Record<string, string>;
 }
 
-/** Objects of one cluster. `secret` is what others have created, or this has. */
+/** Objects of one cluster. `secret`: the Secret, created by anyone. */
 class Cluster {
   readonly clock = clock;
   readonly objects: Readonly<Record<string, readonly KubeObject[]>>;

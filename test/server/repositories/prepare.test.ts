@@ -89,7 +89,7 @@ describe('a repository is made ready', () => {
     await expect(prepare(storage)).rejects.toMatchObject({ code: 'REPOSITORY_UNFINISHED' });
     await prepare(storage, { clock: new ManualClock(nowNs + 2n * HOUR) });
     expect(storage.blobs.has(SETUP)).toBe(true);
-    // Something else there may be what another one is creating, or what is left of a repository.
+    // Other blobs may belong to a repository that another cluster is creating, or to a broken one.
     storage.blobs.delete('kopia.repository');
     await expect(
       prepare(storage, { clock: new ManualClock(nowNs + 2n * HOUR) }),

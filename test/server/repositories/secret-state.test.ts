@@ -24,7 +24,7 @@ interface StoredSecret extends KubeObject {
 /** The Secrets of a cluster. `refused`: the Secret that this account may not write. */
 class Cluster {
   readonly secrets = new Map<string, StoredSecret>();
-  /** After each write. */
+  /** Called after each write. */
   onWrite: () => Promise<void> = () => Promise.resolve();
   refused: string | undefined;
 
@@ -51,7 +51,7 @@ class Cluster {
     this.secrets.set(secret.metadata.name, structuredClone(secret));
   }
 
-  /** As a GitOps tool does. */
+  /** Like a GitOps tool. */
   applyPassword(password: string): void {
     const { metadata } = this.secrets.get(PASSWORD_SECRET) as StoredSecret;
     this.#put({ metadata, data: { 'repository-password': encoded(password) } });

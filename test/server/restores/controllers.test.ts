@@ -168,7 +168,7 @@ async function start(
   return { client, world, state, registry, phase, configMaps, events };
 }
 
-/** Commands of hooks are counted, and first fail as an API server does that is away. */
+/** Counts the commands of hooks. The first ones fail, as if the API server were away. */
 const withExec = (client: KubeClient, state: { ran: number; execsRefused: number }): KubeClient =>
   withCalls(client, {
     exec: (): Promise<object> => {
@@ -254,7 +254,7 @@ describe('the controllers of operations and of the end of restores', () => {
       };
       await client.create(CONFIG_MAPS, { metadata: { namespace: 'velero', name, labels } });
     }
-    // As a run leaves it that failed.
+    // The state after a failed run.
     const left = await client.get(RESTORE_RESOURCE, REF, {});
     const { resourceVersion } = left.metadata;
     const status = { phase: 'Failed' };

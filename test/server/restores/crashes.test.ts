@@ -8,8 +8,8 @@ import { claimLeft, podLeft, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
 /**
- * Restores after their run, whose servers are killed between any two lines, lose answers, find the
- * bucket away, or are two at once; by seed. `SEED=17 SEEDS=1` repeats one.
+ * Restores after their run, by seed. Servers are killed at any call, lose answers, find the bucket
+ * away, or overlap. `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 200);
 const FIRST = Number(process.env.SEED ?? 1);
@@ -21,9 +21,9 @@ interface Course {
   readonly kills: number;
   /** The bucket has refused a file. */
   readonly isRefused: boolean;
-  /** Errors that must be told, each once. */
+  /** Number of errors that must each be reported once. */
   readonly errors: number;
-  /** Hooks that a server has begun that died. */
+  /** Hooks that were started by a server that died. */
   readonly mayHaveRun: number;
   readonly hooks: { readonly attempted: number; readonly failed: number };
 }
@@ -31,7 +31,7 @@ interface Course {
 async function simulate(
   seed: number,
   mode: { readonly isWriteOnce: boolean },
-  /** From which put on the bucket refuses all puts and deletions. */
+  /** From this put on, the bucket refuses all puts and deletions. */
   refusedFrom = Infinity,
 ): Promise<Course> {
   const random = randomOf(seed);
@@ -54,7 +54,7 @@ async function simulate(
       pods: pods.map((pod) => podLeft(pod)),
     },
   });
-  // As the run has counted it.
+  // The run has counted it.
   world.say({ errors: 1 });
   for (const pod of pods) world.addPod(pod);
   world.exec = (text) =>
@@ -90,7 +90,7 @@ async function simulate(
     const isWaiting = world.status.phase?.startsWith('Waiting') === true;
     await Promise.all(
       servers.map(async (server) => {
-        // By the Lease only one of two runs hooks; what follows is done by both.
+        // The Lease lets only one of two servers run hooks. Both do the other steps.
         if (server === servers[0]) server.hooks.begin(world.restore);
         await (isWaiting ? server.step() : server.finalize()).catch(() => undefined);
         await server.hooks.ended();
@@ -105,8 +105,8 @@ async function simulate(
     return neverBound.has(name) && !hasFailed;
   }).length;
   const { errors: told } = await new RestoreArchive(world.stored).results('r1');
-  // Of one that was begun by a server that died nobody knows whether it has run. By what the user
-  // reads: of two servers the last to write the file of the run may know less.
+  // If a server died after it started a hook, the hook may have run. The user's log counts: of two
+  // servers, the last writer of the file may know less.
   const mayHaveRun = new Set(
     (told?.namespaces?.app ?? [])
       .filter((message) => message.includes('may have run'))
@@ -146,13 +146,13 @@ describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
         const said = lines.filter((line) => line.includes('level=error'));
         const isLost = said.some((line) => line.includes('are missing in the operations file'));
         if (mode.isWriteOnce) expect(bucket.putTwice, what).toEqual([]);
-        // Where Velero reads it, whatever its location is.
+        // The path that Velero reads, in any kind of location.
         const texts = (await new RestoreArchive(bucket).results('r1')).errors;
         const told = (texts?.velero ?? []).length + (texts?.namespaces?.app ?? []).length;
-        // What is lost is one sentence about all.
+        // A single sentence covers all lost operations.
         const lost = isLost ? (status.restoreItemOperationsFailed ?? 0) - 1 : 0;
         expect([said.length, told], what).toEqual([errors - 1 - lost, errors - 1 - lost]);
-        // No hook runs twice. One that was noted as begun may not have run.
+        // No hook runs twice. A hook that was recorded as started may not have run.
         expect(world.ran.length, what).toBe(new Set(world.ran).size);
         expect(world.ran.length, what).toBeLessThanOrEqual(hooks.attempted - 1);
         expect(world.ran.length, what).toBeGreaterThanOrEqual(hooks.attempted - 1 - mayHaveRun);

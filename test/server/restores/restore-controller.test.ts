@@ -44,7 +44,7 @@ class Runs {
   readonly begun: RestoreRequest[] = [];
   readonly forgotten: string[] = [];
   readonly ended: string[] = [];
-  /** What `end` throws, one after the other. */
+  /** Errors of `end`, one after the other. */
   readonly endErrors: Error[] = [];
   readonly #ends: {
     resolve: (outcome: RestoreOutcome) => void;
@@ -94,10 +94,10 @@ describe('the controller of Restores', () => {
   let registry: Registry;
   let stop: (() => Promise<void>) | undefined;
   let isBucketAway: boolean;
-  /** Whose changes the API server refuses. */
+  /** A Restore whose changes the API server refuses. */
   let poison: string | undefined;
   let writers: FileWriters;
-  /** The API server does not say where backups are. */
+  /** The API server does not show the location of backups. */
   let isPlaceHidden: boolean;
 
   beforeEach(async () => {
@@ -201,7 +201,7 @@ describe('the controller of Restores', () => {
     await soon(() => runs.begun.length === 2);
     await create('r3');
     settled.resolve(undefined);
-    // The other one still runs.
+    // The second restore still runs.
     await inPhase('r2', 'InProgress');
     expect(isBack).toBe(false);
     runs.finish(1, { phase: 'Completed', status: {} });
@@ -268,7 +268,7 @@ describe('the controller of Restores', () => {
     expect(await registry.metrics()).toContain('velero_restore_attempt_total{schedule=""} 1');
     expect(await registry.metrics()).toMatch(/^velero_restore_total 1$/m);
     await stop?.();
-    // Another process leads now. This one knows no number.
+    // This process reports no count, because it does not lead any more.
     expect(await registry.metrics()).not.toMatch(/^velero_restore_total /m);
     const events = await client.list(EVENTS, { namespace: VELERO });
     expect(events.map((event) => (event as { reason?: string }).reason)).toEqual(
@@ -526,7 +526,7 @@ describe('the controller of Restores', () => {
     await gone('r1');
     expect(bucket.objects.has(key)).toBe(true);
     bucket.delete = own;
-    // Files of this name are those of another cluster.
+    // Files of this name belong to another cluster.
     await create('r1', { backupName: 'b1', scheduleName: 's' });
     await inPhase('r1', 'FailedValidation');
     await remove('r1');

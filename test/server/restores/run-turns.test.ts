@@ -2,7 +2,7 @@ import { setImmediate as nextRound } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { RunTurns } from '../../../src/server/restores/run-turns.ts';
 
-/** Turns, and restores that note in `went` when they go on after their waits. */
+/** Turns, and restores that write to `went` when they continue. */
 function rig() {
   const turns = new RunTurns({ onWaiting: () => told.push('waiting') });
   const told: string[] = [];

@@ -21,7 +21,7 @@ import { hasPeers, hasRealApi, peer, type RealApi, startRealApi } from '../../su
 const run = promisify(execFile);
 const PORT = 26_900;
 const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
-/** More than a server restores between two looks. */
+/** More than a server restores between two polls. */
 const MANY = 400;
 
 const hasAll = (): boolean => hasRealApi() && hasPeers('velero', 'velero-plugin-for-aws', 'minio');
@@ -116,7 +116,7 @@ describe.skipIf(!hasAll())('a backup by the real Velero, restored by our server'
     expect(logs).toContain('restore=velero/r1');
     const { metadata } = (await restoreNow('r1')) as Found;
     expect(metadata.finalizers).toContain('restores.velero.io/external-resources-finalizer');
-    // The journal is of no use any more.
+    // The journal is not needed any more.
     expect((await keysOf('restores/r1/')).filter((key) => key.includes('journal'))).toEqual([]);
   });
 
@@ -159,7 +159,7 @@ describe.skipIf(!hasAll())('a backup by the real Velero, restored by our server'
     server = startOurs();
     const over = await waitRestore('killed', (found) => FINAL.test(found.status?.phase ?? ''));
     expect(over.status).toMatchObject({ phase: 'Completed' });
-    // Each namespace gets this one by itself, sooner or later.
+    // The cluster creates this object in each namespace, sooner or later.
     const { warnings = 0, errors = 0 } = over.status as { warnings?: number; errors?: number };
     expect([errors, warnings <= 1]).toEqual([0, true]);
     const described = await velero('restore', 'describe', 'killed', '--details');
@@ -181,7 +181,7 @@ describe.skipIf(!hasAll())('a backup by the real Velero, restored by our server'
     const leaves = { namespace: 'velero', name: 'leaves' };
     await waitGone(api.client, RESTORES, leaves, { timeoutMs: 30_000 });
     expect(await keysOf('restores/leaves/')).toEqual([]);
-    // The run has ended: no object comes any more.
+    // The run has ended, so no more objects are created.
     const count = async (): Promise<number> =>
       (await api.client.list(CONFIG_MAPS, { namespace: 'third' })).length;
     const before = await count();

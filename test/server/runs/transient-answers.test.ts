@@ -14,7 +14,7 @@ const RBAC = 'configmaps is forbidden: User "velero" cannot list resource "confi
 const answer = (status: number, message: string) => (): CodedError =>
   kubeError('ask', status, { message });
 
-/** Answers that an API server gives for some seconds while it starts, or while etcd is away. */
+/** Answers of an API server for some seconds while it starts, or while etcd is away. */
 const ANSWERS: Readonly<Record<string, () => CodedError>> = {
   '401': answer(401, 'Unauthorized'),
   '403': answer(403, RBAC),
@@ -26,7 +26,7 @@ const ANSWERS: Readonly<Record<string, () => CodedError>> = {
   'a lost connection': () => unreachable('ask', new Error('ECONNRESET')),
 };
 
-/** Who asks, and how. */
+/** The callers and their calls. */
 const ASKERS: Readonly<Record<string, (task: () => Promise<unknown>) => Promise<unknown>>> = {
   'the items of a restore': (task) =>
     new Patience({ signal, firstDelayMs: 1 }).ask(askedFor('create', CONFIG_MAPS, 'app'), task),

@@ -9,7 +9,7 @@ const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff'
 const signal = new AbortController().signal;
 
 /**
- * An API server that answers after so many calls; `isOnlyKind`: only this kind's own server is
+ * An API server that fails this many calls; `isOnlyKind`: only the extension server of this kind is
  * away.
  */
 function clusterOf(fails: number, isOnlyKind = false) {
@@ -74,7 +74,7 @@ describe('the requests of backups', () => {
 
 describe('an API server that is too busy', () => {
   const busy = () => kubeError('list pods', 429, { message: 'too many requests' });
-  /** It refuses each request so many times before it begins with it. */
+  /** Refuses each request this many times without an effect. */
   function busyCluster(times: number, more: { assertLeading?: () => void } = {}) {
     const asked: string[] = [];
     const answer = (what: string) => (): Promise<never> => {
@@ -150,7 +150,7 @@ describe('an API server that is away', () => {
     });
   });
   it('is waited for again where it goes away before the question is answered', async () => {
-    // The question, then: is it away, it is back; the question, and so on.
+    // The order of calls: a request, then polls until the server is back; and again.
     const answers = [false, false, true, false, false, true, true];
     const next = (): Promise<never> =>
       answers.shift() === true ? Promise.resolve({} as never) : Promise.reject(away());

@@ -44,7 +44,7 @@ describe('schedules', () => {
   let clock: ManualClock;
   let stop: (() => Promise<void>)[];
   let registry: Registry;
-  /** Set by tests: what leading is worth. */
+  /** Set by tests: throws if the server does not lead. */
   let assertLeading: () => void;
 
   beforeEach(async () => {
@@ -65,7 +65,7 @@ describe('schedules', () => {
     vi.useRealTimers();
   });
 
-  /** A server that leads; returns what ends it. */
+  /** A leading server. Returns a function that ends it. */
   function lead(
     options: Partial<
       Pick<ScheduleControllerOptions, 'client' | 'skipsImmediately' | 'series'>
@@ -104,13 +104,13 @@ describe('schedules', () => {
     (await client.get(SCHEDULE_RESOURCE, { namespace: VELERO, name })).status ?? {};
   const backups = async (): Promise<string[]> =>
     (await client.list(BACKUPS, { namespace: VELERO })).map(({ metadata }) => metadata.name).sort();
-  /** Time passes, and whatever is due is looked at. */
+  /** Passes time, and runs due schedules. */
   const pass = (seconds: bigint): void => {
     clock.advance(seconds * SECOND_NS);
     vi.advanceTimersByTime(LOOK_MS);
   };
   const eventually = (what: () => unknown) => expect.poll(what, { timeout: 10_000, interval: 5 });
-  /** All that was begun by now has been seen: a schedule that was made later has been validated. */
+  /** Waits until all earlier events were handled: a later schedule has been validated. */
   const settle = async (): Promise<void> => {
     const name = `barrier-${Math.random().toString(36).slice(2)}`;
     await add(name, { schedule: '@manual' });
@@ -156,7 +156,7 @@ describe('schedules', () => {
     await add('nightly');
     const end = lead();
     await eventually(async () => (await statusOf('nightly')).phase).toBe('Enabled');
-    // The server dies right after the Backup was made.
+    // The server dies right after the Backup was created.
     let times = 0;
     assertLeading = () => {
       if (++times > 1) throw new CodedError('LEADERSHIP_LOST', 'another one leads');

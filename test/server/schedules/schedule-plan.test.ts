@@ -70,7 +70,7 @@ describe('when a backup of a schedule is due', () => {
     const skipped = scheduleOf({}, { lastSkipped: '2026-11-21T03:00:00Z' });
     expect(due(skipped, '2026-11-21T04:00:00Z')).toBeUndefined();
     expect(due(skipped, '2026-11-22T02:00:01Z')).toBe('2026-11-22T02:00:00Z');
-    // A backup after it counts more.
+    // A later backup counts more.
     const made = scheduleOf(
       {},
       { lastSkipped: '2026-11-21T03:00:00Z', lastBackup: '2026-11-22T02:00:00Z' },
@@ -90,7 +90,7 @@ describe('when a backup of a schedule is due', () => {
     expect(due(autumn('2026-10-24T12:00:00Z'), '2026-10-25T00:30:01Z')).toBe(
       '2026-10-25T00:30:00Z',
     );
-    // What the library answers is what Velero does: see test/golden/cron.
+    // The library gives the same as Velero: see test/golden/cron.
     expect(due(autumn('2026-10-25T00:30:02Z'), '2026-10-25T01:00:00Z')).toBeUndefined();
   });
 

@@ -80,7 +80,7 @@ describe('the locks of the files of backups', () => {
     const { bucket, extend, until } = await world('long', 'short');
     expect(await extend([backup('long', 30), backup('short', 3)])).toBe(2);
     expect([until('long'), until('short')]).toEqual([10, 3]);
-    // Files alone, and the one that stands for the others last.
+    // Only files, with the metadata last.
     expect(bucket.order.filter((key) => key.includes('/long/'))).toEqual([
       'backups/long/long.tar.gz',
       'backups/long/velero-backup.json',
@@ -166,7 +166,7 @@ describe('the locks of the files of backups', () => {
     bucket.failing.clear();
     expect(await extend(backups, 6.25)).toBe(1);
     expect(until('a', 'a.tar.gz')).toBe(16.25);
-    // A clock that was ahead then keeps nobody from it.
+    // A clock that was ahead then does not prevent it.
     bucket.failing.add('backups/a/a.tar.gz');
     await expect(extend(backups, 80)).rejects.toThrow();
     bucket.failing.clear();
@@ -178,7 +178,7 @@ describe('the locks of the files of backups', () => {
     const { bucket, extend, until } = await world('b');
     const backups = [backup('b', 90)];
     expect(await extend(backups, 60)).toBe(1);
-    // What the service has made of it.
+    // The service has set another time.
     bucket.locks.set('backups/b/velero-backup.json', NOW_NS + RETENTION.periodNs);
     expect(await extend(backups, 6)).toBe(1);
     expect(until('b')).toBe(16);
@@ -200,7 +200,7 @@ describe('the locks of the files of backups', () => {
       await extend(many),
       await extend(many),
     ]).toEqual([200, 200, 50, 0]);
-    // A new process knows of none.
+    // A new process has no memory of them.
     expect(await extend(many, 0, new BackupLocks())).toBe(200);
   });
 });

@@ -31,7 +31,7 @@ afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-/** One that answers nothing once it is closed. */
+/** A bucket that fails after its close. */
 function openBucket(bucket: MemoryBucket): OpenBucket {
   let isClosed = false;
   return {
@@ -54,7 +54,7 @@ describe('the sync of all locations', () => {
   let registry: Registry;
   let assertLeading: () => void;
   const buckets = new Map<string, MemoryBucket>();
-  /** Names of locations, as their buckets were opened. */
+  /** Names of locations in the order of their opening. */
   let opened: string[];
 
   beforeEach(async () => {
@@ -305,7 +305,7 @@ describe('the sync of all locations', () => {
       const events = await client.list(EVENTS, { namespace: VELERO });
       return events.map((event) => (event as { reason?: string }).reason);
     }).toContain('LocksNotExtended');
-    // The sync of a location goes on.
+    // The sync of the location continues.
     store('unable', 'later');
     await eventually(async () => {
       pass(61);

@@ -40,7 +40,7 @@ afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-/** A bucket that counts what is asked of it. */
+/** A bucket that counts requests. */
 class CountedBucket extends MemoryBucket {
   requests = 0;
   override async *get(...given: Parameters<MemoryBucket['get']>): AsyncIterable<Uint8Array> {
@@ -199,7 +199,7 @@ describe('the sync of a location', () => {
     });
 
     it('a backup without the mark of a Schedule, and without orders to the server', async () => {
-      // Whoever can write to the bucket reads the UID of a Schedule in its other backups.
+      // Any writer to the bucket can read the UID of a Schedule in other backups.
       store('b1', {
         metadata: {
           labels: { 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
@@ -293,7 +293,7 @@ describe('the sync of a location', () => {
       expect(await names()).not.toContain('a');
       expect(await names()).not.toContain('lies');
       expect(memory.refused).toBeGreaterThanOrEqual(2);
-      // They are not read again at once, and are when they were mended an hour later.
+      // They are not read again at once, but they are after a repair an hour later.
       store('a');
       await sync();
       expect(await names()).not.toContain('a');
@@ -310,7 +310,7 @@ describe('the sync of a location', () => {
         status: { phase: 'InProgress' },
       });
       expect(await sync()).toMatchObject({ created: 0, removed: 0 });
-      // Also where the watch has not told of it yet.
+      // Works even if the watch does not have it yet.
       expect(await sync({ backups: { get: () => undefined, list: () => [] } })).toMatchObject({
         created: 0,
       });
@@ -397,7 +397,7 @@ describe('the sync of a location', () => {
       await sync();
       bucket.objects.clear();
       store('b2');
-      // The backups of the first one are not missing in the second.
+      // Backups of the first location are not missing in the second.
       expect(await sync({ name: 'other' })).toMatchObject({ created: 1, removed: 0, held: 0 });
       expect((await get('b2')).spec.storageLocation).toBe('other');
       expect(await names()).toEqual(['b1', 'b2']);
@@ -415,7 +415,7 @@ describe('the sync of a location', () => {
   });
 
   describe('removes', () => {
-    /** Three that are known, one of which is not in the bucket any more. */
+    /** Stores three known backups, and removes one from the bucket. */
     async function lose(name = 'b2'): Promise<void> {
       for (const each of ['b1', 'b2', 'b3']) store(each);
       await sync();
@@ -500,7 +500,7 @@ describe('the sync of a location', () => {
       expect(await names()).toEqual(['b1', 'b2', 'b3']);
       clock.advance(2n * MINUTE);
       expect(await sync()).toMatchObject({ removed: 3 });
-      // What comes back is brought back.
+      // Backups that come back are created again.
       for (const each of ['b1', 'b2', 'b3']) store(each);
       expect(await sync()).toMatchObject({ created: 3 });
     });

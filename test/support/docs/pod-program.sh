@@ -1,6 +1,6 @@
 #!/bin/bash
 # Replaces `/velero` in pods: runs the program of the pod's image as a process of this machine, with
-# the rights of the pod's ServiceAccount. Variables: DOCS_FOLDER has scratch files and ports of pods.
+# the rights of the pod's ServiceAccount. DOCS_FOLDER has scratch files and ports of pods.
 # DOCS_LONGSHORE is our program, DOCS_PLUGIN is our plugin, and DOCS_PEERS has other binaries.
 set -eu
 export PATH="$DOCS_PEERS:${PATH#*:}" # without the folder of stand-ins

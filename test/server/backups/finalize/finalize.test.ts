@@ -374,8 +374,7 @@ describe('the finalizer of backups', () => {
     }) as never;
 
   /**
-   * Of the files of a pod's volume, whose PersistentVolume is not in the backup: no volume info
-   * tells of it.
+   * The files of a pod's volume. The backup lacks its PersistentVolume, so no volume info exists.
    */
   async function withFiles(now: KubeObject[]): Promise<World> {
     const world = new World();

@@ -27,10 +27,10 @@ describe('a run that others interfere with', () => {
         exec: ({ command: [word = ''] }: { command: string[] }) => {
           ran.push(word);
           if (word === 'freeze') {
-            // As fsfreeze does: EBUSY.
+            // Like fsfreeze: EBUSY.
             if (isFrozen) return Promise.reject(new CodedError('EXEC_FAILED', 'exit code 1'));
             isFrozen = true;
-            // Right after it this process is killed, or leads no more.
+            // Right after it this process is killed, or loses leadership.
             if (ran.length === 1) rig.isLeading = false;
           } else isFrozen = false;
           return Promise.resolve({ stdout: '', stderr: '' });
@@ -56,7 +56,7 @@ describe('a run that others interfere with', () => {
         exec: ({ command: [word = ''], signal }: { command: string[]; signal: AbortSignal }) => {
           isFrozen = word === 'freeze';
           if (word !== 'freeze') return Promise.resolve({ stdout: '', stderr: '' });
-          // A network that is cut says nothing.
+          // A network partition sends no answer.
           return new Promise((_resolve, reject) => {
             signal.addEventListener('abort', () => {
               reject(signal.reason as Error);
@@ -112,7 +112,7 @@ describe('a run that others interfere with', () => {
     bucket.put = async (...given: Parameters<typeof put>) => {
       if (given[0].endsWith('b1.tar.gz') && !hasSlept) {
         hasSlept = true;
-        // Another server leads meanwhile, goes on with the journal, and ends the backup.
+        // A second server now leads, continues the journal, and ends the backup.
         expect(await next.run()).toMatchObject({ phase: 'Finalizing' });
         rig.isLeading = false;
         rig.abort.abort(new CanceledError('shutdown'));
@@ -144,7 +144,7 @@ describe('a run that others interfere with', () => {
     const stored = await new BackupArchive(rig.bucket).open('b1');
     expect(stored.signature).toBe('signed');
     expect(await pathsIn(rig)).toHaveLength(9);
-    // What this server has signed itself is taken over.
+    // A backup with this server's own signature is accepted.
     expect(await rig.run()).toMatchObject({ phase: 'Finalizing', isSigned: true });
   });
 
@@ -155,8 +155,7 @@ describe('a run that others interfere with', () => {
       client: {
         exec: ({ command: [word = ''] }: { command: string[] }) => {
           ran.push(word);
-          // As execIn has it where the kubelet closes the connection as it goes down
-          // (kube/client/exec.ts, failureOf).
+          // Like execIn after a kubelet shutdown (kube/client/exec.ts, failureOf).
           return ran.length === 2
             ? Promise.reject(new CodedError('EXEC_FAILED', 'ended', { facts: { isSent: true } }))
             : Promise.resolve({ stdout: '', stderr: '' });
@@ -192,7 +191,7 @@ describe('a run that others interfere with', () => {
       earlierOf('newest', '2026-11-22T00:00:00Z'),
       earlierOf('unsigned', '2026-11-23T00:00:00Z', 'default', false),
       earlierOf('elsewhere', '2026-11-24T00:00:00Z', 'other'),
-      // Its files are gone.
+      // Its files are deleted.
       earlierOf('gone', '2026-11-25T00:00:00Z'),
     ];
     const collect = (resource: unknown, _: unknown, take: (item: unknown) => unknown[]): unknown =>

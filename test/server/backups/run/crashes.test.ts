@@ -20,15 +20,14 @@ import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { randomOf } from '../../../support/random.ts';
 
 /**
- * Backups that are made by servers which are killed between any two lines, or find the bucket away.
- * What one has done, the next one does not do again, and nothing is missing in the end.
- * `SEED=17 SEEDS=1` repeats one.
+ * Backups by servers that are killed at any call, or find the bucket away. No server repeats the
+ * work of an earlier one, and the result is complete. `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 120);
 const FIRST = Number(process.env.SEED ?? 1);
 const KILLS_MAX = 15;
 const WORKERS_MAX = 3;
-/** A claim whose second action fails: what its first one began goes on. */
+/** A claim whose second action fails. The operation of its first action continues. */
 const REFUSED = 'a/v0';
 const scratch = tempDirectory('runner-crashes');
 afterAll(() => {
@@ -37,15 +36,15 @@ afterAll(() => {
 
 class Killed extends Error {}
 
-/** What outlives a server. */
+/** State that survives a server. */
 interface World {
   readonly random: () => number;
   readonly bucket: VersionedBucket;
   readonly mode: { readonly isWriteOnce: boolean };
   readonly cluster: FakeCluster;
-  /** How often an action has begun something, by item. */
+  /** Number of started operations, by item. */
   readonly begun: Map<string, number>;
-  /** How often hooks of a pod have run. */
+  /** Number of hook runs, by pod. */
   readonly hooks: Map<string, { pre: number; post: number }>;
   kills: number;
 }
@@ -102,13 +101,13 @@ function newWorld(seed: number): World {
   };
 }
 
-/** One process: everything that it does outside of itself may be its last. */
+/** A process that may be killed at each external call. */
 class Process {
   readonly #world: World;
   readonly #rate: number;
   isAlive = true;
   readonly death = new AbortController();
-  /** What happens while an object is on its way. */
+  /** Called while an object is being sent. */
   onPut: () => Promise<void> = () => Promise.resolve();
 
   constructor(world: World, seed: number) {
@@ -121,7 +120,7 @@ class Process {
     if (this.#world.random() >= this.#rate) return;
     this.isAlive = false;
     this.#world.kills++;
-    // Nothing of this process is heard of any more.
+    // Stops all output of this process.
     this.death.abort(new CanceledError('shutdown'));
     throw new Killed('killed');
   }
@@ -174,7 +173,7 @@ function runnerOf(
       process.outside(() => {
         const { namespace = '', name } = item.metadata;
         const key = `${namespace}/${name}`;
-        // As an action that finds again what it has made for this backup.
+        // Like an action that finds its earlier operation for this backup.
         if (!world.begun.has(key)) world.begun.set(key, 0);
         world.begun.set(key, (world.begun.get(key) ?? 0) + 1);
         const items: ResourceIdentifier[] = [];
@@ -242,7 +241,7 @@ function runnerOf(
     logLevel: 'info',
     logFormat: 'text',
     workers: 1 + (world.kills % WORKERS_MAX),
-    // Longer than a busy machine lets a process wait for its turn.
+    // Longer than the scheduling delays of a busy machine.
     patienceMs: 800,
   });
   return { runner, operations };
@@ -274,7 +273,7 @@ async function makeBackup(seed: number): Promise<World> {
   }
 }
 
-/** Everything is there once, and nothing is frozen. */
+/** Each item exists once, and no pod is frozen. */
 async function assertWhole(world: World, seed: number): Promise<void> {
   if (world.mode.isWriteOnce) expect(world.bucket.putTwice, `seed ${seed}`).toEqual([]);
   const archive = await new BackupArchive(bucketOf(world.bucket, world.mode)).open('b1');
@@ -307,12 +306,12 @@ async function assertWhole(world: World, seed: number): Promise<void> {
   expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
     ['a', 'b'].flatMap((space) => [0, 1, 2].map((i) => `op-${space}/v${i}`)).sort(),
   );
-  // Taken again is only what was under way in a worker when its process died.
+  // Only items in a worker at a process's death are taken twice.
   const inFlight = world.kills * WORKERS_MAX;
   const sum = (counts: Iterable<number>): number => [...counts].reduce((a, b) => a + b, 0);
   expect(sum(world.begun.values())).toBeLessThanOrEqual(6 + inFlight);
   expect(sum([...world.hooks.values()].map(({ pre }) => pre))).toBeLessThanOrEqual(6 + inFlight);
-  // No pod stays frozen: the last of its hooks is the one that thaws it.
+  // No pod stays frozen: its last hook is always the thaw.
   for (const [pod, { pre, post }] of world.hooks) {
     expect(post, `${pod} of seed ${seed}`).toBeGreaterThanOrEqual(1);
     expect(pre).toBeLessThanOrEqual(1 + world.kills);
@@ -348,7 +347,7 @@ describe('a backup by two servers, of which one does not know that it leads no m
         if (++puts < at.sleep) return;
         isDeposed = true;
         deposed.resolve(undefined);
-        // On its way, however long that takes.
+        // The put hangs until the test releases it.
         await landing.promise;
       };
       let landed = 0;
@@ -378,7 +377,7 @@ describe('a backup by two servers, of which one does not know that it leads no m
       landing.resolve(undefined);
       await first;
       await assertWhole(world, seed);
-      // What came late is in no way of a third one.
+      // The late put does not disturb a third server.
       const third = await runOf(new Process(world, 0), () => undefined);
       expect(third).toEqual({
         phase: outcome.phase,

@@ -59,7 +59,7 @@ async function pathsOf(journal: Journal): Promise<string[]> {
 
 const BACKUP = { metadata: { name: 'b1', uid: 'u1' }, spec: {} } as Backup;
 const FOLDER = 'backups/b1/longshore-journal/u1/';
-/** Without the part that tells two processes apart. */
+/** Without the random part of each process. */
 const keysOf = (bucket: MemoryBucket): string[] =>
   [...bucket.objects.keys()]
     .map((key) => key.slice(FOLDER.length).replace(/-[0-9a-f]{8}-/, '-'))
@@ -191,7 +191,7 @@ describe('the journal of a backup', () => {
       await journal.postHooksDone(pod('thawed'));
       await journal.put(item('failed', { files: [], hasFailed: true }));
       await journal.postHooksDone(pod('failed'));
-      // Stored for another item's sake while it is frozen.
+      // Stored with another item, while it is frozen.
       await journal.put(item('left'));
       await journal.flush();
       expect(journal.owed()).toEqual([{ namespace: 'a', name: 'left' }]);
@@ -209,7 +209,7 @@ describe('the journal of a backup', () => {
     await old.put(item('one', EFFECT));
     await using leader = await opened(bucket);
     await leader.put(item('two', EFFECT));
-    // It slept meanwhile, and does not know.
+    // The old process slept, and does not know about the new one.
     await old.put(item('late', EFFECT));
     await using third = await opened(bucket);
     expect(await pathsOf(third)).toEqual(['version', 'one.json', 'two.json']);
@@ -219,7 +219,8 @@ describe('the journal of a backup', () => {
     const bucket = new MemoryBucket();
     await using first = await opened(bucket);
     await first.put(item('one', EFFECT));
-    // Its beginning is on its way while another process takes over, and comes last.
+    // The first segment of a process is in transit while another process takes over, and arrives
+    // last.
     const sleeper = new MemoryBucket();
     for (const [key, bytes] of bucket.objects) sleeper.objects.set(key, bytes);
     await (await opened(sleeper))[Symbol.asyncDispose]();
@@ -260,7 +261,7 @@ describe('the journal of a backup', () => {
       await using first = await opened(bucket);
       await first.put(item('one', EFFECT));
     }
-    // Killed before its first segment was there.
+    // Killed before its first segment was stored.
     bucket.objects.set(`${FOLDER}00000002-0badcafe-00000001`, Buffer.from('x'));
     await using next = await opened(bucket);
     expect(await pathsOf(next)).toEqual(['version', 'one.json']);

@@ -188,7 +188,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
     );
     const { outcome, snapshots, infos, results, paths } = await run(world, { n: NATIVE, o: OTHER });
     expect(results.errors).toEqual({});
-    // Asked in their order, a location warns of each volume that is not its own, as in Velero.
+    // Locations are called in order, and each warns about foreign volumes, as in Velero.
     expect(results.warnings?.cluster).toHaveLength(3);
     expect(outcome).toMatchObject({
       phase: 'Finalizing',
@@ -225,7 +225,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
         tags: { ...BACKUP.metadata.labels, 'velero.io/backup': 'b1', 'velero.io/pv': 'pv1' },
       },
     ]);
-    // Each is configured once, and a process of its own.
+    // Each is configured once, in its own process.
     expect(native.asked('Init')).toHaveLength(1);
     expect(other.asked('Init')).toHaveLength(1);
     expect(native.textOf('snapshots', 'snap-one-b1')).toBe('first');
@@ -267,7 +267,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       const world = withTwo();
       const { outcome, results, snapshots, infos, paths } = await run(world, faulty(fault));
       const [error, ...more] = results.errors?.cluster ?? [];
-      // A process that dies takes with it what it does for others.
+      // If a process dies, its other calls fail, too.
       if (!fault.endsWith('crash')) expect(more).toEqual([]);
       expect([error, ...more].filter((each) => each?.includes('name: /pv1'))).toEqual([
         text instanceof RegExp ? expect.stringMatching(text) : expect.stringContaining(text),
@@ -282,7 +282,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
           nativeSnapshotInfo: { snapshotHandle: '', Phase: 'Failed' },
         });
       }
-      // As with Velero: a volume that should have had a snapshot is not in the backup without one.
+      // As in Velero: if the snapshot of a volume fails, the backup lacks the volume.
       expect(paths.includes(itemOf('pv1'))).toBe(fault.startsWith('GetVolumeID'));
       if (!fault.endsWith('crash')) expect(paths).toContain(itemOf('pv2'));
     });
@@ -346,7 +346,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       const { native } = world.directories;
       await expect.poll(() => native.asked('CreateSnapshot').length, { timeout: 20_000 }).toBe(2);
       await expect.poll(() => native.snapshots).toEqual(['snap-one-b1']);
-      // Until its answer is there.
+      // The cancel waits for the answer.
       await sleep(300);
       abort.abort(new CanceledError('user'));
       await expect(running).rejects.toMatchObject({ code: 'CANCELED' });
@@ -364,7 +364,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       const running = run(world, { n: { ...NATIVE, config } }, { signal: abort.signal });
       const { native, other } = world.directories;
       await expect.poll(() => native.snapshots, { timeout: 20_000 }).toEqual(['snap-one-b1']);
-      // What has had an effect elsewhere is in the journal at once.
+      // Steps with external effects are in the journal at once.
       await sleep(500);
       abort.abort(new CanceledError('shutdown'));
       await expect(running).rejects.toMatchObject({ code: 'CANCELED' });

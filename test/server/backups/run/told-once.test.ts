@@ -13,7 +13,7 @@ import { reasonOf, Rig } from './support/rig.ts';
 
 const TIMEOUT = 'velero.io/pod-volume-timeout';
 
-/** Moves a volume, with a DataUpload that is gone when it is asked for. */
+/** Moves a volume. Its DataUpload is deleted before it is polled. */
 const moves: BackupAction = {
   name: 'example.io/moves',
   appliesTo: { includedResources: ['persistentvolumeclaims'] },
@@ -27,8 +27,8 @@ const moves: BackupAction = {
 };
 
 /**
- * A backup that finds something wrong at its begin, with its volumes, and with its operations, by
- * servers that share a bucket.
+ * A backup with problems at its start, in its volumes, and in its operations, by servers that share
+ * a bucket.
  */
 function newWorld() {
   const bucket = new MemoryBucket();
@@ -63,8 +63,7 @@ function newWorld() {
   const parts = { cluster, actions: [moves], openVolumes, spec };
   const run = () => new Rig({ ...parts, bucket }).run();
   /**
-   * By a server that is replaced when it comes to the files of the backup: its journal is whole by
-   * then.
+   * Replaces the server before it stores the files of the backup. Its journal is complete by then.
    */
   const replaced = async (): Promise<void> => {
     const rig: Rig = new Rig({

@@ -10,13 +10,10 @@ import { FakeCluster } from '../../../backup/support/cluster.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { reasonOf, Rig } from './support/rig.ts';
 
-/**
- * Outlives the servers. Every snapshot that it is asked for is there, also where nobody hears of
- * it.
- */
+/** Survives the servers. Every requested snapshot is taken, even if its answer is lost. */
 class Provider {
   readonly taken: string[] = [];
-  /** The next calls whose answers nobody gets: the server is ended meanwhile. */
+  /** The next calls whose answers are lost, because the server ends meanwhile. */
   ends: ((() => void) | undefined)[] = [];
 
   get snapshotter(): VolumeSnapshotter {
@@ -113,7 +110,7 @@ describe('a snapshot whose id nobody has noted', () => {
   it('is named by the server that goes on, with its volume and its tags, and once', async () => {
     const { provider, server, killed, stored } = newWorld(['pv1']);
     await killed();
-    // Killed after it had said so, and before it came to the volume.
+    // Killed after it announced the snapshot, and before the call.
     const idle = server();
     idle.abort.abort(new CanceledError('shutdown'));
     idle.leaving.abort(new CanceledError('shutdown'));
@@ -127,7 +124,7 @@ describe('a snapshot whose id nobody has noted', () => {
 
   it('is none of a volume that was done before the kill', async () => {
     const { provider, server, killed, stored } = newWorld(['pv1', 'pv2', 'pv3']);
-    // Two at once: when the third one is asked for, one is done.
+    // Two run at once: the third request starts when the first is done.
     provider.ends.push(undefined, undefined);
     await killed();
     expect(provider.taken).toHaveLength(3);

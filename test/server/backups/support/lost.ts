@@ -13,19 +13,19 @@ import { UnderWayNotes } from '../../../../src/server/backups/under-way.ts';
 
 export interface LostOptions {
   readonly namespace: string;
-  /** The API server, and what the process under test sees of it. */
+  /** The API server, and the client of the tested process. */
   readonly client: KubeClient;
   readonly seen: KubeClient;
   readonly buckets: Buckets;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
-  /** Hears what plugins are asked to do. */
+  /** Called with the requests to plugins. */
   readonly say: (text: string) => Promise<void>;
   readonly removeSnapshots: RemoveSnapshots;
   readonly writers?: FileWriters;
 }
 
-/** What ends lost backups in a process that leads, which has looked for them and works. */
+/** The handler of lost backups in a leading process, after its first look. */
 export async function openLost(options: LostOptions) {
   const { namespace, client, seen, buckets, assertLeading, signal, say, removeSnapshots } = options;
   const sessions: ActionSessions = {
@@ -63,7 +63,7 @@ export async function openLost(options: LostOptions) {
   const running = lost.run();
   return {
     lost,
-    /** Once the signal has ended. */
+    /** Resolves after the abort of the signal. */
     ended: async (): Promise<void> => {
       await running;
       await watched[Symbol.asyncDispose]();

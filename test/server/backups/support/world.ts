@@ -33,18 +33,18 @@ export const ITEM = { group: '', resource: 'configmaps', namespace: 'app', name:
 const REF = { namespace: 'velero', name: 'b1' };
 
 /**
- * A Backup after its run, its bucket, and what its operations come to; a server is made of it as
- * often as wanted.
+ * A Backup after its run, its bucket, and the results of its operations. Tests can start several
+ * servers.
  */
 export class World extends AfterRunWorld {
   readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
     metadata: { name: 'a', namespace: 'app', uid: 'item-a' },
     data: { now: 'new' },
   });
-  /** Sizes of tarballs that were made anew. */
+  /** Sizes of rewritten tarballs. */
   readonly tarballs: number[] = [];
   readonly labelled: KubeObject[] = [];
-  /** What servers sign with. */
+  /** The signing keys of servers. */
   signing: Awaited<ReturnType<typeof signingBy>>;
   readonly actions: BackupAction[] = [];
   backup: Backup = {
@@ -72,7 +72,7 @@ export class World extends AfterRunWorld {
     return statusOf(this.backup);
   }
 
-  /** As a run leaves it. */
+  /** Leaves the state of a finished run. */
   async begin(
     scratch: string,
     operations: readonly BegunOperation[],

@@ -44,14 +44,11 @@ export const VELERO = 'velero';
 export const START = '2026-11-21T02:00:00Z';
 const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 
-/**
- * What a server does outside of itself: it may be killed at each of these, before or after it took
- * effect.
- */
+/** An external call of a server, which may be killed before or after its effect. */
 export type Outside = <T>(task: () => Promise<T>, what: string) => Promise<T>;
 export const calm: Outside = async (task) => task();
 
-/** What a stored backup is made of. */
+/** The parts of a stored backup. */
 export interface Parts {
   readonly items?: readonly (readonly [path: string, item: object])[];
   readonly volumeInfos?: readonly BackupVolumeInfo[];
@@ -61,35 +58,35 @@ export interface Parts {
 }
 
 /**
- * A cluster, a bucket, providers, drivers and repositories, and servers that delete backups, as
- * many as wanted.
+ * A cluster with bucket, providers, drivers and repositories, and any number of servers that delete
+ * backups.
  */
 export class DeletionWorld {
   readonly server: ApiServer;
   readonly client: KubeClient;
   readonly scratch: string;
   readonly bucket = new MemoryBucket();
-  /** What servers sign with from now on. */
+  /** The signing keys of servers that start later. */
   signing: Awaited<ReturnType<typeof signingBy>>;
-  /** By location, if it is another one. */
+  /** Other buckets by location. */
   readonly elsewhere = new Map<string, MemoryBucket>();
-  /** IDs of snapshots that are there. */
+  /** IDs of existing snapshots. */
   readonly provider = new Set<string>();
   readonly drivers = new Set<string>();
   readonly repositories = new Map<string, Set<string>>();
-  /** Of snapshots in repositories, by their IDs. */
+  /** Tags of snapshots in repositories, by ID. */
   readonly tags = new Map<string, Readonly<Record<string, string>>>();
-  /** Everything that was deleted, asked or given up, in order. */
+  /** All deletions, requests and failures, in order. */
   readonly told: string[] = [];
   actions: DeleteAction[] = [];
-  /** Thrown by the first who asks for it, by what is asked. */
+  /** Errors by call; each is thrown once. */
   readonly faults = new Map<string, unknown[]>();
-  /** Of VolumeSnapshotLocations. */
+  /** VolumeSnapshotLocations. */
   locations: object[] = [
     { metadata: { name: 'l' }, spec: { provider: 'x', config: { region: 'r' } } },
   ];
   isBucketSilent = false;
-  /** Whether drivers are gone: nobody deletes what a content stands for. */
+  /** Whether drivers are missing, so that no content's snapshot is deleted. */
   isDriverGone = false;
   /** IDs of native snapshots for whose deletion the provider has no answer. */
   readonly silent = new Set<string>();
@@ -135,7 +132,7 @@ export class DeletionWorld {
     });
   }
 
-  /** As the API server has it. */
+  /** The Backup that the API server returned. */
   async backup(name: string, phase = 'Completed', rest: object = {}): Promise<Backup> {
     const { spec = {}, status = {}, metadata = {} } = rest as Record<string, object>;
     return (await this.make(BACKUPS, name, {
@@ -145,7 +142,7 @@ export class DeletionWorld {
     })) as Backup;
   }
 
-  /** With a file that its repositories have, below the location. */
+  /** Adds snapshots to the repositories of a namespace. */
   hold(namespace: string, ...ids: string[]): void {
     const held = this.repositories.get(namespace) ?? new Set();
     for (const id of ids) held.add(id);
@@ -251,7 +248,7 @@ export class DeletionWorld {
     return this.client.find(DELETE_BACKUP_REQUESTS, { namespace: VELERO, name });
   }
 
-  /** Waits until a request has its answer. */
+  /** Waits until a request is processed. */
   async answer(name: string, timeout = 15_000): Promise<readonly string[]> {
     await expect
       .poll(async () => (await this.request(name))?.status?.phase, {
@@ -262,7 +259,7 @@ export class DeletionWorld {
     return (await this.request(name))?.status?.errors ?? [];
   }
 
-  /** Waits until a backup is gone, and all requests for it. */
+  /** Waits until a backup and all its requests are deleted. */
   async gone(backup: string, timeout = 15_000): Promise<void> {
     const left = async (): Promise<string[]> => {
       const requests = await this.client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO });
@@ -438,8 +435,8 @@ export class DeletionWorld {
   }
 
   /**
-   * The snapshotter's part: tells the handle of a content, deletes what that stands for where it
-   * was told, then the content.
+   * Simulates the snapshotter: sets the handle of a content. For a deleted content it deletes the
+   * snapshot in the status, then the content.
    */
   async #runSidecar(): Promise<void> {
     const { signal } = this.#abort;
@@ -465,7 +462,7 @@ export class DeletionWorld {
             .catch(() => undefined);
         }
       } catch {
-        // The next watch begins with what is there.
+        // The next watch starts with the existing objects.
       }
     }
   }

@@ -7,10 +7,7 @@ import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 
 export const START = parseGoTime('2026-11-21T02:00:00Z');
 
-/**
- * What one server does outside of itself: it may be killed at each of these, before or after it
- * took effect.
- */
+/** An external call of a server, which may be killed before or after its effect. */
 export type Outside = <T>(task: () => Promise<T> | T, mayFail?: boolean) => Promise<T>;
 export const calm: Outside = async (task) => task();
 
@@ -20,22 +17,22 @@ export interface Place {
 }
 
 /**
- * What is there after the run of a Backup or Restore, beside itself and its cluster: a clock, a
- * bucket, and what its operations come to.
+ * The state after the run of a Backup or Restore: a clock, a bucket, and the results of its
+ * operations.
  */
 export class AfterRunWorld {
   readonly clock = new ManualClock(START);
   readonly bucket = new VersionedBucket();
-  /** The bucket as archives see it. */
+  /** The bucket for archives. */
   readonly files: Bucket;
   /** By operation. */
   readonly answers = new Map<string, Observation>();
   readonly canceled: string[] = [];
   readonly requests: string[] = [];
-  /** Of the location; servers that are made from now on go by it. */
+  /** The mode of the location, for servers that start later. */
   mode: { readonly isWriteOnce: boolean };
   readonly #inner: Bucket;
-  /** Throws what the bucket answers instead of carrying a call out. */
+  /** Throws errors of the bucket in place of a call. */
   allow: (call: string, key: string) => Promise<void> | void = () => undefined;
 
   constructor({ isWriteOnce = false, bucket }: Place) {
@@ -80,8 +77,7 @@ export class AfterRunWorld {
 class Killed extends Error {}
 
 /**
- * Kills servers by chance at what they do outside of themselves, or has the bucket away; until
- * there were enough kills for one course.
+ * Kills servers at random external calls, or makes the bucket unavailable, up to a limit of kills.
  */
 export class Killer {
   kills = 0;

@@ -7,7 +7,7 @@ interface SteppedWorld extends AfterRunWorld {
   server(scratch: string): { step(): Promise<{ readonly hasLeft: boolean }> };
 }
 
-/** What every kind does whose operations are followed. `word` begins the names of its counts. */
+/** Tests for both kinds with followed operations. `word` begins the names of its counts. */
 export function itFollowsOperations(
   word: 'backup' | 'restore',
   scratch: string,

@@ -37,7 +37,7 @@ const listed = (
     QUERY,
   );
 };
-/** What the links of a page ask for, by their query. */
+/** The queries of all links on a page. */
 const placesOf = (body: string): { verb: string; path: string; object: string | null }[] =>
   [...body.matchAll(/href="(\/backups\/b\/(files|download)\?[^"]*)"/g)].map(
     ([, href = '', verb = '']) => {
@@ -46,7 +46,7 @@ const placesOf = (body: string): { verb: string; path: string; object: string | 
     },
   );
 
-/** As it may stand in a stored directory, and in an address. */
+/** Valid in a stored directory, and in a URL. */
 const name = hostileWord
   .map((text) => text.replaceAll(/[/\0\ufffd]/g, '_'))
   .filter((text) => text !== '');

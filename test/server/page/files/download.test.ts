@@ -13,17 +13,17 @@ const PIECE = Buffer.alloc(1 << 20, 'x');
 const PIECES = 4096;
 const PATH = '/backups/b/download?volume=v&path=/f';
 
-/** A file of 4 GiB of which each byte is made when it is asked for. */
+/** A file of 4 GiB whose bytes are made when they are read. */
 class Source implements BackupFiles {
   made = 0;
   open_ = 0;
-  /** What the file does after so many pieces. */
+  /** Called after a number of pieces. */
   after: { readonly pieces: number; readonly then: (signal: AbortSignal) => Promise<void> } = {
     pieces: PIECES,
     then: () => Promise.resolve(),
   };
 
-  /** What listings of a location wait for. */
+  /** Listings of a location wait for these promises. */
   readonly held = new Map<string, Promise<void>>();
   listings = 0;
 
@@ -34,7 +34,7 @@ class Source implements BackupFiles {
     return [];
   }
 
-  /** What every question is answered with, where there is one. */
+  /** If set, every request fails with it. */
   failure: Error | undefined;
 
   open(): Promise<OpenEntry> {
@@ -123,7 +123,7 @@ describe('a download', () => {
     await listener[Symbol.asyncDispose]();
   });
 
-  /** Somebody who asks for it and reads nothing. */
+  /** A client that sends a request and reads no answer. */
   async function idler(): Promise<net.Socket> {
     const port = Number(listener.address.split(':')[1]);
     const socket = net.connect(port, '127.0.0.1');
@@ -135,7 +135,7 @@ describe('a download', () => {
     await vi.waitUntil(() => source.open_ > before, { timeout: 20_000, interval: 5 });
     return socket;
   }
-  /** Until no more pieces are made. */
+  /** Waits until no more pieces are made. */
   async function still(): Promise<number> {
     let before = -1;
     await vi.waitUntil(
@@ -151,7 +151,7 @@ describe('a download', () => {
 
   it('is read no faster than it is taken, and ends when its client goes', async () => {
     const socket = await idler();
-    // What the kernel takes for the connection, and one piece more.
+    // The kernel's buffers, and one piece more.
     expect(await still()).toBeLessThan(64);
     socket.destroy();
     await vi.waitUntil(() => source.open_ === 0, { timeout: 20_000, interval: 5 });
@@ -222,7 +222,7 @@ describe('a download', () => {
       expect(answer.headers['content-type']).toContain('text/html');
       expect(answer.headers['content-disposition']).toBeUndefined();
     }
-    // Its place is free again.
+    // Its slot is free again.
     for (let at = 0; at < 6; at++) {
       expect((await ask(listener.address, PATH, { headers })).status).toBe(status);
     }

@@ -5,7 +5,7 @@ import {
   downloadName,
 } from '../../../../src/server/page/files/files-handler.ts';
 
-/** Of any code points, lone surrogates too, mostly of those that are short. */
+/** Texts of any code points, including lone surrogates. Low code points are more frequent. */
 const texts = fc
   .array(fc.oneof(fc.nat(0x2ff), fc.nat(0xffff), fc.nat(0x10ffff)), { maxLength: 300 })
   .map((points) => points.map((point) => String.fromCodePoint(point)).join(''));

@@ -19,7 +19,7 @@ const entryOf = (at: number): FileEntry => ({
   mtimeNs: BigInt((at * 104_729) % 5000),
 });
 
-/** How many entries were taken is in `taken`. */
+/** `taken` has the number of consumed entries. */
 async function* batchesOf(
   count: number,
   batch: number,

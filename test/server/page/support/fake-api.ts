@@ -10,28 +10,28 @@ import type {
 export const NOW = '2026-11-26T10:00:00Z';
 export const NAMESPACE = 'velero';
 
-/** What a token is good for. */
+/** The rights of a token. */
 export interface TokenHolder {
   readonly user: UserInfo;
-  /** All, none, or all but one kind. */
+  /** All kinds, none, or all except one. */
   readonly mayList: boolean | { readonly except: string };
-  /** What the token is for; the page, if it is missing. */
+  /** Audiences of the token. Default: the page. */
   readonly audiences?: readonly string[];
-  /** Whether the authenticator of this token knows nothing of audiences. */
+  /** Whether the authenticator of this token ignores audiences. */
   readonly isUnaware?: boolean;
-  /** Names of backups whose files that one may see. */
+  /** Names of backups whose files the user may see. */
   readonly mayBrowse?: readonly string[];
 }
 
 type Event = WatchEvent<KubeObject>;
 
-/** An API server in memory as far as the status page asks one, which notes what it is asked. */
+/** An API server in memory for the status page, which records all requests. */
 export class FakeApi {
   readonly clock = new ManualClock(parseGoTime(NOW));
-  /** Such as `list nodes`, in order. */
+  /** For example `list nodes`, in order. */
   readonly asked: string[] = [];
   readonly tokens = new Map<string, TokenHolder>();
-  /** Answers no review, and ends all watches. */
+  /** Fails all reviews, and ends all watches. */
   isAway = false;
   /** Kinds that may not be read. */
   readonly refused = new Set<string>();
@@ -93,7 +93,7 @@ export class FakeApi {
       const items = this.#note('list', resource);
       return Promise.resolve({ items, resourceVersion: '1', continue: undefined });
     },
-    // Async, so that what is thrown is a rejection, as of a real client.
+    // Async, so that a thrown error becomes a rejection, as in a real client.
     list: async (resource: Resource<KubeObject>) => {
       await Promise.resolve();
       return this.#note('list', resource);
@@ -145,7 +145,7 @@ export class FakeApi {
     ) => this.#watch(resource, options),
   } as unknown as KubeClient;
 
-  /** As kube-apiserver does: without audiences in the review, its own one counts. */
+  /** Like kube-apiserver: without audiences in the review, its own audience counts. */
   #reviewed({
     token,
     audiences: asked = ['api'],

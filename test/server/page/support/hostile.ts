@@ -1,12 +1,10 @@
 import * as fc from 'fast-check';
 
-/**
- * Characters that no page has: they change how the text around them is read, or nobody sees them.
- */
+/** Characters that no page has: they are invisible, or change how the text around them is read. */
 export const HIDDEN =
   /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u;
 
-/** Names of tags and of their attributes, in order: what a browser builds the page from. */
+/** Names of tags and attributes, in order: the structure that a browser builds. */
 export function structureOf(body: string): string[] {
   const found: string[] = [];
   const visible = body.replaceAll(/<(style|script)>.*?<\/\1>/gs, '<$1>');
@@ -19,7 +17,7 @@ export function structureOf(body: string): string[] {
   return found;
 }
 
-/** What somebody might write to take over a page. */
+/** Texts of an attacker who wants to control a page. */
 export const hostileWord = fc.oneof(
   fc.constantFrom(
     '<script>alert(1)</script>',

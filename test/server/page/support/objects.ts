@@ -12,7 +12,7 @@ import {
 } from '../../../../src/kube/index.ts';
 import type { FakeApi } from './fake-api.ts';
 
-/** Of a backup or restore, by its name. */
+/** Labels of a backup or restore, by its name. */
 export const owned = (word: 'backup' | 'restore', name: string): object => ({
   [`velero.io/${word}-name`]: name,
   [`velero.io/${word}-uid`]: `uid-${name}`,
@@ -36,12 +36,12 @@ export const uploadOf = (
   status,
 });
 
-/** A name, or any other text that somebody may have written into an object. */
+/** A name, or any other text that a user may write into an object. */
 export type Word = (plain: string) => string;
 
 /**
- * A cluster in which each part of the page has something to show. `word` makes what somebody wrote
- * of what is usual.
+ * A cluster in which each part of the page has something to show. `word` replaces the usual texts
+ * with those of a user.
  */
 export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   api.put(

@@ -6,7 +6,7 @@ import { openStatusPage } from '../../../../src/cli/server-page.ts';
 import type { HttpListener } from '../../../../src/observability/index.ts';
 import { type FakeApi, NAMESPACE } from './fake-api.ts';
 
-/** For what comes at once on a machine that has nothing else to do. */
+/** For results that are immediate on an idle machine. */
 export const PATIENT = { timeout: 20_000 };
 
 export interface Answer {
@@ -23,7 +23,7 @@ export interface Question {
   readonly isTls?: boolean;
 }
 
-/** A request with just these headers, and a connection of its own. */
+/** A request with exactly these headers, on its own connection. */
 export function ask(address: string, path: string, question: Question = {}): Promise<Answer> {
   const { method = 'GET', headers = {}, body, isTls = false } = question;
   const port = portOf(address);
@@ -49,7 +49,7 @@ export function ask(address: string, path: string, question: Question = {}): Pro
 
 const portOf = (address: string): number => Number(/\d+$/.exec(address)?.[0]);
 
-/** All that is answered to some bytes on a connection, until the server ends it. */
+/** The answer to raw bytes on a connection, until the server closes it. */
 export function saidTo(address: string, bytes: string): Promise<string> {
   return new Promise((resolve) => {
     let said = '';
@@ -68,7 +68,7 @@ interface PageSettings {
   readonly audiences?: readonly string[];
 }
 
-/** The page on loopback, or, where `needsLogin`, on all addresses. It is ready when it answers. */
+/** Serves the page on loopback, or on all addresses if `needsLogin`. Resolves when it answers. */
 export async function openPage(
   api: FakeApi,
   { needsLogin = false, hasFiles = false, audiences }: PageSettings = {},
@@ -88,7 +88,7 @@ export async function openPage(
   };
 }
 
-/** As a reader sees it: texts without tags, one blank between words. */
+/** The visible text: without tags, with one blank between words. */
 export const textOf = (body: string): string =>
   unescaped(
     body

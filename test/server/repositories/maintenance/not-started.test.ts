@@ -29,14 +29,12 @@ const PULL = {
   ],
 };
 
-/**
- * Three repositories whose Jobs were created at the start, one more that is due, and two places.
- */
+/** Three repositories with Jobs from the start, one more that is due, and two slots. */
 class Cluster {
   nowMs = START_MS;
   readonly repositories = new Map<string, BackupRepository>();
   readonly jobs = new Map<string, Job>();
-  /** By the name of the Job. */
+  /** Keyed by the name of the Job. */
   readonly pods = new Map<string, Pod['status']>();
   mayListPods = true;
   readonly woken: string[] = [];
@@ -111,7 +109,7 @@ class Cluster {
     });
   }
 
-  /** All are looked at so many minutes after the start. */
+  /** Looks at all of them, this many minutes after the start. */
   async look(minutes: number): Promise<void> {
     this.nowMs = START_MS + minutes * MINUTE_MS;
     for (const [key, repository] of this.repositories) {
@@ -139,7 +137,7 @@ describe('a maintenance Job that does not start', () => {
     await cluster.look(11);
     expect(cluster.keeper.runningCount).toBe(0);
     expect(cluster.woken).toEqual(['due']);
-    // It had its turn, and that there is no Deployment was found out.
+    // Its turn came, and the server noticed the missing Deployment.
     expect(cluster.runs('due')).toHaveLength(1);
     expect(cluster.claim('a')).toBe('ja/ua');
   });
@@ -241,7 +239,7 @@ describe('a maintenance Job that does not start', () => {
     Object.assign(cluster.jobs.get('jb') ?? {}, { status: { active: 1 } });
     await cluster.look(61);
     expect(cluster.runs('a')[0]?.message).toMatch(/pods may not be listed to see why$/);
-    // An API server that does not say whether it is ready.
+    // An API server without a readiness status.
     expect(cluster.jobs.has('jb')).toBe(true);
   });
 

@@ -21,7 +21,7 @@ describe('how often a repository is maintained', () => {
     ['168h0m0s', undefined, 168],
     [undefined, undefined, 1],
     ['-1h', undefined, 1],
-    // Locks are extended by full maintenance: they would end before the next one.
+    // Full maintenance extends locks: they would end before the next one.
     ['168h0m0s', '48h', 24],
     ['168h0m0s', '240h', 120],
     ['168h0m0s', '720h', 168],

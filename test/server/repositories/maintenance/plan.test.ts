@@ -141,7 +141,7 @@ describe('when maintenance is due', () => {
   it('does not wait for times that were written while a clock was ahead', () => {
     expect(dueIn({ lastMaintenanceTime: at(600) })).toBeLessThan(0);
     expect(dueIn({ lastMaintenanceTime: at(-61), recentMaintenance: [failed(900)] })).toBe(-1);
-    // Such an entry stays the last of the history: what failed after it still counts.
+    // The entry stays the last in the history, and later failures still count.
     const runs = [failed(-30), failed(-1), failed(900)];
     expect(dueIn({ lastMaintenanceTime: at(-400), recentMaintenance: runs })).toBe(9);
     // Clocks differ a little.

@@ -25,14 +25,14 @@ const named = (claim: string, uid = 'r1'): BackupRepository =>
     spec: { volumeNamespace: 'app', backupStorageLocation: 'default', repositoryType: 'kopia' },
   }) as never;
 
-/** Runs a Job; `repository` is what the API server answers, and may change. */
+/** Runs a Job. `repository`: the API server's answer, which may change. */
 async function run(
   repository: () => BackupRepository | undefined,
   more: Partial<MaintenanceRunOptions> = {},
 ): Promise<{ code: number; message: string; printed: string; worked: boolean }> {
   const terminationLog = join(directory, 'termination');
   let [printed, worked] = ['', false];
-  // Rejects where it throws.
+  // Turns a thrown error into a rejection.
   const answer = async (): Promise<BackupRepository | undefined> => Promise.resolve(repository());
   const location = {
     kind: 'BackupStorageLocation',

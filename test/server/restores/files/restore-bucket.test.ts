@@ -31,13 +31,13 @@ const codeOf = (task: Promise<unknown>): Promise<unknown> =>
     (error: unknown) => (error as CodedError).code,
   );
 
-/** A cluster with a Restore r1, and a bucket that refuses what it is told to. */
+/** A cluster with a Restore r1, and a bucket with configurable refusals. */
 class Place {
   readonly cluster = new RestoreCluster().namespaces('velero');
   readonly uid: string;
   readonly bucket: MemoryBucket;
   refuses: (call: string, key: string) => boolean = () => false;
-  /** Called with what is sent before it is created or patched. */
+  /** Called before an object is created or patched. */
   beforeWrite: (sent: object) => Promise<void> = () => Promise.resolve();
 
   constructor(uid: string, bucket = new MemoryBucket()) {
@@ -45,7 +45,7 @@ class Place {
     this.bucket = bucket;
   }
 
-  /** As another process opens it. */
+  /** Opens it like another process. */
   open(): RestoreBucket {
     const { cluster, uid } = this;
     const client = {
@@ -122,7 +122,7 @@ describe('the bucket of a restore', () => {
     await slow.put(RESULTS, [Buffer.from('old')]);
     let others = 0;
     place.beforeWrite = async (change) => {
-      // The bytes are in a page, and the index does not name them yet.
+      // The bytes are in a page, and the index does not have them yet.
       if (!('data' in change) || others++ > 0) return;
       await place.open().put(RESULTS, [Buffer.from('new')]);
     };
@@ -170,7 +170,7 @@ describe('the bucket of a restore', () => {
     const key = `${SEAL}2`;
     place.beforeWrite = async (sent) => {
       if (!('data' in sent) || sends++ > 0) return;
-      // The client sends it again, since it got no answer.
+      // The client retries, because the answer was lost.
       const [index] = place.maps.filter(({ data }) => data !== undefined);
       await place.cluster.patch(CONFIG_MAPS, index?.metadata as KubeObject['metadata'], {
         metadata: { resourceVersion: 'later' },
@@ -188,7 +188,7 @@ describe('the bucket of a restore', () => {
     for (let times = 0; times < 5; times++) {
       await place.open().put(RESULTS, [Buffer.from(`kept ${times}`)]);
     }
-    // Once something is kept, an older file never hides a newer one.
+    // Once a file is kept in the cluster, an older file never hides a newer one.
     place.refuses = () => false;
     await place.open().put(RESULTS, [Buffer.from('newest')]);
     expect(await bytesOf(place.open(), RESULTS)).toBe('newest');
@@ -307,7 +307,7 @@ describe('two clusters with a Restore of one name, and one bucket', () => {
     await place.open().put(RESULTS, [Buffer.from('ours')]);
     expect(await bytesOf(place.open(), RESULTS)).toBe('ours');
     expect(await place.open().upload({ signal, assertAllowed })).toContain('that nobody knows');
-    // Killed between its steps, and done again.
+    // Killed between its steps, and repeated.
     for (let times = 0; times < 3; times++) {
       await new RestoreArchive(place.open()).delete('r1');
       await place.open().deleteKept(signal);
@@ -317,7 +317,7 @@ describe('two clusters with a Restore of one name, and one bucket', () => {
 
   it('takes files for its own that only its own run can have stored', async () => {
     const place = new Place('u1');
-    // By a server that was killed while it ran, before folders had owners.
+    // A run before folders had owners, whose server was killed.
     place.bucket.objects.set(JOURNAL('u1', 0), Buffer.from('j'));
     place.bucket.objects.set(RESULTS, Buffer.from('r'));
     await place.open().claim({ signal, assertAllowed });

@@ -33,7 +33,7 @@ const pvOf = (world: World, name: string) =>
     spec: { persistentVolumeReclaimPolicy: string };
   };
 
-/** Looks until nothing is waited for. */
+/** Repeats until nothing is pending. */
 async function untilOver(world: World, server = world.server(scratch)): Promise<number> {
   for (let looks = 1; looks < 200; looks++) {
     const again = await server.finalize();
@@ -143,7 +143,7 @@ describe('the finalizer of restores', () => {
     world.requests.length = 0;
     world.clock.advance(10n * SECOND_NS);
     await server.finalize();
-    // What is settled is not asked for again.
+    // Settled claims are not requested again.
     expect(world.requests.filter((text) => text === 'GET persistentvolumeclaims')).toHaveLength(1);
     world.addClaim('late');
     expect(await server.finalize()).toBeUndefined();
@@ -240,7 +240,7 @@ describe('the finalizer of restores', () => {
     const world = await finalizing().begin([], { claims: [claimLeft('a')] });
     world.addClaim('a');
     const pv = world.cluster.get('persistentvolumes', 'pv-a');
-    // After it was read, and before it is patched.
+    // After the read, and before the patch.
     const server = world.server(scratch, async (task) => {
       const result = await task();
       if (pv && world.requests.at(-1) === 'GET persistentvolumes') {
@@ -297,7 +297,7 @@ describe('the finalizer of restores', () => {
     expect(await server.finalize()).toBeDefined();
     world.clock.advance(2n * MINUTE_NS);
     expect(await server.finalize()).toBeDefined();
-    // Nobody could look for so long: they get a minute more.
+    // The server could not look for so long: the hooks get one more minute.
     world.clock.advance(61n * SECOND_NS);
     expect(await server.finalize()).toBeDefined();
     await server.hooks.ended();
@@ -340,7 +340,7 @@ describe('the finalizer of restores', () => {
     expect(await server.finalize()).toBeDefined();
     world.clock.advance(31n * MINUTE_NS);
     expect(await server.finalize()).toBeDefined();
-    // Nobody could look for so long: they get a minute more.
+    // The server could not look for so long: the hooks get one more minute.
     world.clock.advance(61n * SECOND_NS);
     expect(await server.finalize()).toBeDefined();
     await server.hooks.ended();
@@ -399,7 +399,7 @@ describe('the finalizer of restores', () => {
           world.clock.advance(10n * SECOND_NS);
         }
         expect(world.status.phase, key).toMatch(/^(Completed|PartiallyFailed)$/);
-        // An end that an earlier try has decided counts.
+        // If an earlier try has decided the end, it counts.
         const needed = mode.isWriteOnce ? /_sealed/ : /after-run|itemoperations/;
         if (needed.test(key)) {
           expect(world.status.phase, key).toBe('PartiallyFailed');
@@ -472,7 +472,7 @@ describe('the finalizer of restores', () => {
     world.hasLocation = false;
     const first = await world.server(scratch).finalize();
     expect(first).toMatchObject({ because: 'no location default' });
-    // Counted across a restart, of which the second begins with little time left.
+    // The time counts across a restart, after which little time is left.
     world.clock.advance(9n * MINUTE_NS);
     const second = world.server(scratch);
     expect(await second.finalize()).toBeDefined();
@@ -486,7 +486,7 @@ describe('the finalizer of restores', () => {
   });
 
   describe('where neither the bucket nor the cluster takes its files', () => {
-    /** From now on. */
+    /** Refuses all later writes. */
     const refuseAll = (world: World): void => {
       world.allow = (call, key) => {
         if (call === 'get' || call === 'list' || call === 'has') return;
@@ -509,7 +509,7 @@ describe('the finalizer of restores', () => {
         refuseAll(world);
         await untilOver(world);
         const tookNs = world.clock.nowNs() - START;
-        // As long as claims are waited for, and once more.
+        // The time-out of claims, and once more.
         expect(tookNs).toBeGreaterThanOrEqual(600n * SECOND_NS);
         expect(tookNs).toBeLessThan(1300n * SECOND_NS);
         expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1, warnings: 2 });
@@ -567,7 +567,7 @@ describe('the finalizer of restores', () => {
     expect(warnings?.velero?.[0]).toMatch(/the object is locked.* keep .*restore-r1-results\.gz/);
     const log = Buffer.concat(await Array.fromAsync(stored.readLog('r1'))).toString();
     expect(log).toContain('the object is locked');
-    // A server that is killed before the Restore says it does the same again.
+    // A server that is killed before it updates the Restore repeats the step.
     world.say({ phase: 'Finalizing', warnings: 0 });
     await untilOver(world);
     expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });

@@ -54,7 +54,7 @@ describe('hooks that a run has left', () => {
     await hooks.ended();
     expect(world.requests).toEqual([
       'GET backups',
-      // Whether the cluster keeps the file, and whose files the bucket has.
+      // Looks for kept files in the cluster, and for the owner in the bucket.
       ...['GET configmaps', 'get longshore-owner.json'],
       `get ${FILE}`,
     ]);
@@ -94,7 +94,7 @@ describe('hooks that a run has left', () => {
     world.addPod('a', false);
     const outside: Outside = (task) => calm(task);
     const { hooks } = world.server('', (task, mayFail) => {
-      // The pods are looked at once the file is read.
+      // The pods are looked up after the file is read.
       if (mayFail !== true) world.bucket.objects.delete(`restores/r1/${FILE}`);
       return outside(task, mayFail);
     });
@@ -112,8 +112,7 @@ describe('hooks that a run has left', () => {
     const file = world.bucket.objects.get(path) as Buffer;
     let looks = 0;
     const { hooks } = world.server('', (task, mayFail) => {
-      // It is there for whoever reads it first, gone for whoever notes that a hook begins, and
-      // there again.
+      // The file exists for its first reader, is missing when a hook is recorded, and exists again.
       if (mayFail === true && world.requests.at(-1) === `get ${FILE}`) looks++;
       if (looks === 1 && mayFail !== true) world.bucket.objects.delete(path);
       if (looks === 3) world.bucket.objects.set(path, file);

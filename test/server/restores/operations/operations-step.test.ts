@@ -82,7 +82,7 @@ describe('a restore that waits for operations', () => {
     lose(world);
     const server = world.server(scratch);
     await expect(server.step()).rejects.toThrow('2 of 2 item operations are missing');
-    // Nothing is put in the place of what may come back.
+    // The missing file may come back, so it is not replaced.
     expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
     for (let minutes = 1; minutes < 10; minutes++) {
       world.clock.advance(MINUTE_NS);

@@ -16,13 +16,13 @@ import { stored, type StoredItem } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { Rig, scratch, storeBackup } from './support/rig.ts';
 
-// A dry run of a restore with volumes says what the server's run reports: generated backups and
+// A dry run of a restore with volumes reports the same as the server's run: generated backups and
 // clusters.
 
 const claim = fc.record({
   namespace: fc.constantFrom('app', 'db'),
   name: fc.constantFrom('x', 'y'),
-  /** What the backup has of its data. */
+  /** The form of its data in the backup. */
   data: fc.constantFrom('moved', 'moved', 'kept', 'files', 'none'),
   /** The DataUpload is in the backup, missing, or of another backup. */
   upload: fc.constantFrom('here', 'here', 'here', 'missing', 'other'),
@@ -35,7 +35,7 @@ const claim = fc.record({
   /** The backup has a pod that uses the claim. */
   pod: fc.constantFrom('no', 'yes', 'over'),
   isPodThere: fc.boolean(),
-  /** The pod is of a Job, which is in the backup, or ended there, or is in the cluster. */
+  /** The pod belongs to a Job, which is in the backup, had ended there, or is in the cluster. */
   job: fc.constantFrom('no', 'no', 'backup', 'over', 'cluster'),
 });
 const given = fc.record({
@@ -342,14 +342,15 @@ async function actionsOf(client: KubeClient): Promise<RestoreAction[]> {
 }
 
 /**
- * Velero's list calls an item with a warning alone "failed". The texts tell warnings from errors.
+ * Velero's list calls an item with only a warning "failed". The texts distinguish warnings from
+ * errors.
  */
 const left = (outcome: string): string => (outcome === 'failed' ? 'skipped' : outcome);
 /** The results of a run name the object first. */
 const bare = (text: string): string => text.replace(/^[A-Z]\w+ \S+: /, '');
 
 interface Ended {
-  /** By kind, each `namespace/name(outcome)`. */
+  /** `namespace/name(outcome)` by kind. */
   readonly outcomes: readonly string[];
   readonly warnings: readonly string[];
   readonly errors: readonly string[];

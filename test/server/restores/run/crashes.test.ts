@@ -13,37 +13,35 @@ import { Rig, storeBackup } from './support/rig.ts';
 import { randomOf } from '../../../support/random.ts';
 
 /**
- * Restores by servers that are killed between any two calls, or find the bucket away. What one has
- * done, the next one does not do again, and in the end everything is as it is without that.
- * `SEED=17 SEEDS=1` repeats one.
+ * Restores by servers that are killed at any call, or find the bucket away. No server repeats the
+ * work of an earlier one, and the result is the same as without kills. `SEED=17 SEEDS=1` repeats
+ * one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 100);
 const FIRST = Number(process.env.SEED ?? 1);
 const KILLS_MAX = 12;
-/** Different points at which a server is killed. */
+/** The fewest different points at which a server is killed. */
 const POINTS_MIN = 200;
-/** A seed of which no chance kills a server. */
+/** A seed without random kills. */
 const UNDISTURBED = 6;
-/** Where the first server is killed while the second one is killed everywhere. */
+/** Points of the first server's kill, for tests that kill the second server everywhere. */
 const TAKEN_OVER = [
   'after: create persistentvolumeclaims a/v1',
   ...(process.env.SOAK === '1'
     ? ['before: create namespaces /b', 'after: create configmaps a/c3', 'before: exec b/p0 fail']
     : []),
 ];
-/** Of so many points of a server that takes over it is killed at one. */
+/** Tests kill the second server at every nth point. */
 const OF_TAKEN_OVER = process.env.SOAK === '1' ? 1 : 2;
-/** Of so many points a server is killed at one, while the bucket refuses. */
+/** While the bucket refuses, tests kill the server at every nth point. */
 const SAMPLE = process.env.SOAK === '1' ? 1 : 30;
-/** Restores that are made side by side, since they wait for files most of the time. */
+/** Restores that run concurrently, because they mostly wait for files. */
 const AT_ONCE = 8;
 
-/**
- * Without what is different each time in the name of a journal's segment or of a file's version.
- */
+/** Removes the random part from the name of a journal segment or of a file's version. */
 const segment = (key: string): string => key.replace(/(?<=\/\d{8})-[0-9a-f]{8}/, '');
 
-/** Before or after which call a server is killed. */
+/** The call at which a server is killed, before or after its effect. */
 type Point = string;
 
 class Killed extends Error {}
@@ -55,8 +53,8 @@ const REFUSALS = {
 } as const;
 
 /**
- * From which put of the restore on the bucket refuses all that it refuses. A locked one refuses to
- * replace and to delete objects.
+ * The put of the restore at which the refusals start. A locked bucket refuses to replace and to
+ * delete objects.
  */
 interface Refusal {
   readonly kind: keyof typeof REFUSALS;
@@ -72,16 +70,16 @@ const HOOKS = {
   ],
 };
 
-/** What outlives a server. */
+/** State that survives a server. */
 class World {
   readonly bucket = new VersionedBucket();
   readonly mode: { readonly isWriteOnce: boolean };
   readonly cluster = new RestoreCluster();
   readonly random: () => number;
-  /** How often a command has run, by pod. */
+  /** Number of runs of a command, by pod. */
   readonly ran = new Map<string, number>();
   kills = 0;
-  /** Puts of the restore so far, and how many of them were refused. */
+  /** Puts of the restore so far, and the refused ones. */
   puts = 0;
   refused = 0;
   readonly #refusal: Refusal | undefined;
@@ -90,7 +88,7 @@ class World {
     this.#refusal = refusal;
     this.random = randomOf(seed);
     this.mode = { isWriteOnce: seed % 2 === 0 };
-    // In the cluster already, and another one than in the backup.
+    // An existing ConfigMap that differs from the backup.
     this.cluster.namespaces('b');
     this.cluster.add('configmaps', {
       metadata: { name: 'c0', namespace: 'b', uid: 'x', resourceVersion: '1' },
@@ -131,17 +129,17 @@ class World {
   }
 }
 
-/** One server: everything that it does outside of itself may be its last. */
+/** A server that may be killed at each external call. */
 class Life {
   readonly #world: World;
   readonly #rate: number;
   readonly #end: Point | undefined;
-  /** What it has come to. */
+  /** The points that it reached. */
   readonly points = new Set<Point>();
   readonly rig: Rig;
   isAlive = true;
 
-  /** It is killed at the point `end`, or by chance. */
+  /** Kills the server at the point `end`, or at random. */
   constructor(world: World, { rate = 0, end }: { rate?: number; end?: Point | undefined }) {
     this.#world = world;
     this.#rate = rate;
@@ -150,7 +148,7 @@ class Life {
       {
         name: 'example.io/moves',
         appliesTo: { includedResources: ['persistentvolumeclaims'] },
-        // As an action that finds again what it has made for this restore.
+        // Like an action that finds its earlier operation for this restore.
         execute: ({ item: { metadata } }) => {
           const operationId = `op-${metadata.namespace ?? ''}/${metadata.name}`;
           return this.outside(() => ({ operationId }), `begin ${operationId}`);
@@ -184,7 +182,7 @@ class Life {
     if (point !== this.#end && this.#world.random() >= this.#rate) return;
     this.isAlive = false;
     this.#world.kills++;
-    // Nothing of this process is heard of any more.
+    // Stops all output of this process.
     this.rig.abort.abort(new CanceledError('shutdown'));
     this.rig.leaving.abort(new CanceledError('shutdown'));
     throw new Killed('killed');
@@ -220,8 +218,8 @@ class Life {
 }
 
 /**
- * `ends`: where the first servers are killed, one after the other; without any, chance kills them.
- * Tells what each came to.
+ * `ends`: the points at which the first servers are killed, in order. Without any, kills are
+ * random. Returns the reached points of each server.
  */
 async function restore(
   seed: number,
@@ -255,7 +253,7 @@ async function restore(
   }
 }
 
-/** Hooks that have failed by the end of the run: the others are handed over. */
+/** Hooks that have failed by the end of the run. The others are handed over. */
 async function hookErrors({ archive }: Rig): Promise<string[]> {
   const { errors } = await archive.results('r1');
   const texts = Object.values(errors?.namespaces ?? {}).flat();
@@ -291,7 +289,7 @@ async function assertDoneOnce({
   );
   const isItem = (call: string): boolean => call.startsWith('create') && !call.includes(' velero/');
   const made = cluster.calls.filter(isItem);
-  // Asked again is only what was under way when a process died.
+  // Only calls in progress at a process's death are repeated.
   expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
   const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
   expect(left?.hooks.attempted).toBe(8);
@@ -303,7 +301,7 @@ async function assertDoneOnce({
   expect(failures.length - hasFailed).toBeLessThanOrEqual(mayHaveRun);
   expect(failures.length).toBeGreaterThanOrEqual(hasFailed);
   const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
-  // One that was noted as begun may have been killed before it ran. None has run twice.
+  // A recorded hook may have been killed before it ran. No hook has run twice.
   expect(ran.size + open).toBeGreaterThanOrEqual(8 - mayHaveRun);
   expect(ran.size + open).toBeLessThanOrEqual(8);
   expect([...ran.values()].filter((times) => times > 1)).toEqual([]);
@@ -320,8 +318,8 @@ describe('a restore by servers that die', () => {
 
   it('does everything once, wherever the first of them is killed, or the one that takes over', async () => {
     /**
-     * Kills the next server after those at each point that it comes to, or at one of `of`; tells at
-     * how many.
+     * Kills the server after those of `before` at each of its points, or at one of `of`. Returns
+     * the number of kills.
      */
     const killEverywhere = async (before: readonly Point[], of = 1): Promise<number> => {
       let killed = 0;
@@ -331,7 +329,7 @@ describe('a restore by servers that die', () => {
       const killAt = async (point: Point): Promise<void> => {
         const { world, points } = await restore(UNDISTURBED, [...before, point]);
         await assertDoneOnce(world);
-        // It may have come by another way this time, and never to this point.
+        // The server may have taken another path, and may not have reached this point.
         if (world.kills > before.length) killed++;
         open.push(...(points[before.length] ?? []));
       };
@@ -361,11 +359,12 @@ describe.each(['denied', 'full', 'locked'] as const)(
           const { world } = await restore(seed, [], { kind, from });
           await assertDoneOnce(world);
           if (world.refused === 0) {
-            // A location that is written once replaces nothing, so locks refuse nothing there.
+            // A write-once location replaces no file, so locks refuse nothing there.
             if (kind !== 'locked' || !world.mode.isWriteOnce) expect(from).toBeGreaterThan(5);
             break;
           }
-          // A server that is killed anywhere: another one goes on with what the cluster has kept.
+          // A server is killed at any point, and the next one continues with the files that the
+          // cluster has kept.
           const { points } = await restore(seed, [], { kind, from });
           const ends = [...(points[0] ?? [])].filter((_, at) => at % SAMPLE === from % SAMPLE);
           for (let at = 0; at < ends.length; at += AT_ONCE) {
@@ -386,8 +385,8 @@ describe.each(['denied', 'full', 'locked'] as const)(
 );
 
 /**
- * A volume that is there, which is written to while servers die; the operation is one that is known
- * by its name, as the DataDownload of the action.
+ * An existing volume that is being written while servers die. The operation is known by its name,
+ * like the action's DataDownload.
  */
 describe('a restore in place by servers that die', () => {
   const OPERATION = 'dd-in-place-u1.old-a/v0';
@@ -399,7 +398,7 @@ describe('a restore in place by servers that die', () => {
   ];
 
   /**
-   * The first servers are killed at `ends`, one after the other; tells to which points each came.
+   * The first servers are killed at `ends`, in order. Returns the reached points of each server.
    */
   async function bringBack(ends: readonly Point[]): Promise<Set<Point>[]> {
     const cluster = new RestoreCluster().namespaces('a');
@@ -411,7 +410,7 @@ describe('a restore in place by servers that die', () => {
     const versions = new VersionedBucket();
     await storeBackup(versions, ITEMS);
     let isBegun = false;
-    /** Questions until the end. */
+    /** Polls until the end. */
     let answers = 4;
     const isWriting = (): boolean => isBegun && answers > 0;
     const points: Set<Point>[] = [];
@@ -423,7 +422,7 @@ describe('a restore in place by servers that die', () => {
       let rig: Rig | undefined = undefined;
       const turn = (point: Point): void => {
         if (!isAlive) throw new Killed('gone');
-        // Of a point that it comes to several times, such as a poll, each is one.
+        // A repeated point, such as a poll, counts each time.
         const times = [...seen].filter((each) => each.startsWith(`${point} #`)).length;
         seen.add(`${point} #${times}`);
         if (`${point} #${times}` !== ends[tries]) return;
@@ -453,7 +452,7 @@ describe('a restore in place by servers that die', () => {
             appliesTo: { includedResources: ['persistentvolumeclaims'] },
             execute: () =>
               outside(() => {
-                // One that is there already is found by its name.
+                // An existing operation is found by its name.
                 isBegun = true;
                 return { operationId: OPERATION, isInPlace: true };
               }, 'begin'),
@@ -510,7 +509,7 @@ describe('a restore in place by servers that die', () => {
     for (let at = 0; at < all.length; at += AT_ONCE) {
       await Promise.all(all.slice(at, at + AT_ONCE).map((point) => bringBack([point])));
     }
-    // The one that takes over while the volume is written to.
+    // The server that takes over while the volume is being written.
     const [, next = new Set<Point>()] = await bringBack(['after: ask #0']);
     for (const point of next) await bringBack(['after: ask #0', point]);
     expect(all.length + next.size).toBeGreaterThanOrEqual(60);

@@ -11,7 +11,7 @@ import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, type Parts, storeBackup } from './support/rig.ts';
 
 /**
- * Volumes that are there are brought back before anything may use them, whoever makes the restore
+ * Data of existing volumes is restored before any item may use them, even if servers change
  * meanwhile.
  */
 
@@ -45,9 +45,9 @@ describe('a restore of a volume that is there', () => {
   let cluster: RestoreCluster;
   let bucket: MemoryBucket;
   let asked: string[];
-  /** What comes of the operation, question by question; the last one stays. */
+  /** Results of the operation, poll by poll; the last one stays. */
   let answers: Observation[];
-  /** How often it was asked about: then everything before what waits is made. */
+  /** Number of polls. At the first poll, all earlier items exist. */
   let questions: number;
 
   const bringsBack: RestoreAction = {
@@ -172,7 +172,7 @@ describe('a restore of a volume that is there', () => {
     answers = [progress(false), progress(true)];
     const outcome = await server().run();
     expect(asked).toEqual(['data']);
-    // What was not in the journal yet is asked for again, and recognised.
+    // Items that were not in the journal yet are created again, and recognised.
     expect(made().filter((name, at) => at >= until.length && !until.includes(name))).toEqual([
       ...['pods app/web', 'pods db/db-0', 'services db/api', 'deployments.apps db/api'],
     ]);
@@ -343,7 +343,7 @@ describe('a restore of a volume that is there', () => {
       set(canceled);
       await other().run();
       expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
-      // And for no longer, where that happens meanwhile: nothing was written.
+      // A cancel during the wait ends it, too: nothing was written.
       bucket = new MemoryBucket();
       await storeBackup(bucket, ITEMS);
       for (const id of ['app/web', 'db/db-0']) cluster.remove('pods', id);
@@ -414,7 +414,7 @@ describe('a restore of a volume that is there', () => {
         },
       },
     });
-    // Nobody asked for anything.
+    // The user requested nothing.
     bucket = new MemoryBucket();
     await storeBackup(bucket, ITEMS);
     expect(JSON.stringify(await results(server({ actions: [], spec: {} })))).not.toContain(

@@ -86,7 +86,7 @@ describe('a restore', () => {
     expect(before).toMatchObject({ code: 'NO_DOWNLOAD' });
     const log = inner.objects.get('restores/r1/restore-r1-logs.gz');
     expect(log).toBeDefined();
-    // Nobody has written down yet that it has failed, and now it could be made.
+    // The failure is not recorded yet, and the restore could now succeed.
     await storeBackup(inner, ITEMS);
     const next = server();
     const after = await reasonOf(next.run());
@@ -413,7 +413,7 @@ describe('a restore', () => {
     });
   });
 
-  /** The first claim gets an operation; the restore is canceled when it comes to the second. */
+  /** The first claim gets an operation. The restore is canceled at the second claim. */
   const movingThen = (abortOf: () => AbortController): RestoreAction[] => [
     moves,
     {
@@ -442,7 +442,7 @@ describe('a restore', () => {
       const group = 'new.example.com';
       const type = `gadgets.${group}`;
       const gadget = (of: string) => stored(type, 'app/g', { apiVersion: `${group}/${of}` });
-      // It serves v1 alone.
+      // The cluster serves only v1.
       cluster.groups = { ...cluster.groups, [group]: [{ plural: 'gadgets', kind: 'Gadget' }] };
       const rig = new Rig({ cluster, hasAllVersions });
       const path = (of: string): string => `resources/${type}/${of}/namespaces/app/g.json`;
@@ -468,7 +468,7 @@ describe('a restore', () => {
       spec: { pod: { kind: 'Pod', namespace: 'app', name: 'web' }, volume: 'data' },
       status: { phase: 'Completed', snapshotID: `snapshot-${uid}` },
     });
-    /** Killed by a server right after the first item. */
+    /** Kills a server right after the first item. */
     const killed = async (bucket: MemoryBucket): Promise<void> => {
       const rig: Rig = new Rig({
         cluster,
@@ -522,7 +522,7 @@ describe('a restore', () => {
     });
     await storeTwoClaims(rig);
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
-    // The second one was begun, too, although its claim is not made any more.
+    // The second operation was started, too, although its claim is not created any more.
     expect([rig.canceled, rig.untold]).toEqual([['op-first', 'op-second'], []]);
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
   });

@@ -60,14 +60,14 @@ export const podLeft = (name: string, hooks = ['h']) => ({
 const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
 
 /**
- * A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a
- * server is made of it as often as wanted.
+ * A Restore after its run, its bucket and its cluster, and the results of its operations and hooks.
+ * Tests can start several servers.
  */
 export class World extends AfterRunWorld {
   readonly cluster = new RestoreCluster();
-  /** Commands of hooks, as they were run. */
+  /** Commands of hooks, in the order of their runs. */
   readonly ran: string[] = [];
-  /** The BackupStorageLocation is there. */
+  /** The BackupStorageLocation exists. */
   hasLocation = true;
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
@@ -100,7 +100,7 @@ export class World extends AfterRunWorld {
     this.restore = { ...this.restore, status: { ...this.restore.status, ...status } };
   }
 
-  /** A server of ours has run it. */
+  /** Marks the Restore as run by Longshore. */
   madeHere(): void {
     const { metadata } = this.restore;
     const annotations = { ...metadata.annotations, [MADE_BY_ANNOTATION]: 'longshore' };
@@ -115,7 +115,7 @@ export class World extends AfterRunWorld {
     return new RestoreArchive(this.files);
   }
 
-  /** As a run leaves it. */
+  /** Leaves the state of a finished run. */
   async begin(
     operationIds: readonly string[],
     left: Partial<AfterRun> = {},
@@ -133,7 +133,7 @@ export class World extends AfterRunWorld {
     return this;
   }
 
-  /** A claim, and its volume where it is bound. */
+  /** A claim, and its volume if it is bound. */
   addClaim(name: string, { isBound = true, volume = {}, claim = {} } = {}): void {
     const pv = `pv-${name}`;
     this.cluster.remove('persistentvolumeclaims', `app/${name}`);
@@ -162,7 +162,7 @@ export class World extends AfterRunWorld {
     });
   }
 
-  /** What reads or waits for a Restore of this process ends with it. */
+  /** Readers and waits for a Restore in this process end with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
     const asker = this.askerOf(outside);
     const client = this.#clientOf(outside);
@@ -256,7 +256,7 @@ export class World extends AfterRunWorld {
     return new RestoreBucket(raw, { client, namespace: 'velero', location: 'default', restore });
   }
 
-  /** The files of the restore, wherever they are. */
+  /** The files of the restore, in the bucket or in the cluster. */
   get stored(): Bucket {
     return this.bucketOf(calm, (raw) => this.#filesOf(raw, this.#clientOf(calm)));
   }

@@ -32,7 +32,7 @@ export const BACKUP = {
 
 export interface Parts {
   readonly cluster: FakeCluster;
-  /** Instead of the one in memory. */
+  /** Replaces the bucket in memory. */
   readonly bucket?: Bucket;
   readonly actions?: readonly BackupAction[];
   readonly cancel?: OperationAsker['cancel'];

@@ -52,22 +52,22 @@ export const storeBackup = (
 export interface Parts {
   readonly cluster: RestoreCluster;
   readonly bucket?: Bucket;
-  /** Of the location. */
+  /** The mode of the location. */
   readonly mode?: { readonly isWriteOnce: boolean };
   readonly actions?: readonly RestoreAction[];
   readonly ask?: OperationAsker['ask'];
   readonly cancel?: OperationAsker['cancel'];
   readonly exec?: (question: ExecQuestion) => Promise<{ stdout: string; stderr: string }>;
-  /** Around everything that the server does outside of itself; `what` names it. */
+  /** Wraps all external calls of the server. `what`: the name of the call. */
   readonly outside?: <T>(task: () => Promise<T> | T, what: string) => Promise<T>;
   readonly spec?: object;
   readonly hasAllVersions?: boolean;
   readonly assertLeading?: () => void;
-  /** What the API server's clock says. */
+  /** The API server's time. */
   readonly now?: string;
 }
 
-/** Every pod is up as soon as it is there. */
+/** Every pod is up as soon as it exists. */
 function podWatch(cluster: RestoreCluster) {
   const upNow = (pod: Pod): Pod => ({
     ...pod,
@@ -119,7 +119,7 @@ export class Rig {
     this.runner = this.#open();
   }
 
-  /** As a server has opened it for this restore. */
+  /** The bucket that a server opens for this restore. */
   #files(): RestoreBucket {
     const { name, uid } = RESTORE.metadata;
     return new RestoreBucket(this.#inner, {
