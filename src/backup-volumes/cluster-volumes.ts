@@ -52,10 +52,7 @@ export interface ClusterVolumesOptions {
   /** See {@link NativeSnapshots}. */
   readonly willSnapshot?: (asked: AskedSnapshot) => Promise<void>;
   readonly log: BackupLog;
-  /**
-   * Log for lines that a retry repeats, such as those of {@link ClusterVolumes.outcome}. Default:
-   * `log`.
-   */
+  /** Log for repeatable lines, such as from {@link ClusterVolumes.outcome}. Default: `log`. */
   readonly tryLog?: BackupLog;
   readonly signal: AbortSignal;
   /** True: actions for PVCs handle CSI volumes. */
@@ -414,9 +411,7 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 
-  /**
-   * Snapshots that stay in the storage. If all snapshots are moved, the backup has none of its own.
-   */
+  /** Snapshots that stay in the storage. A backup that moves all of them has none. */
   async #csiSnapshots(
     signal: AbortSignal,
   ): Promise<{ snapshots: VolumeSnapshot[]; contents: VolumeSnapshotContent[] }> {

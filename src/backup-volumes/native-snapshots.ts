@@ -19,10 +19,7 @@ export interface NativeSnapshotsOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * Zone keys: labels of the volume, then keys in its node affinity. Velero:
- * pkg/backup/item_backupper.go.
- */
+/** Zone keys: volume labels, then node affinity. Velero: pkg/backup/item_backupper.go. */
 const ZONE_LABELS = ['topology.kubernetes.io/zone', 'failure-domain.beta.kubernetes.io/zone'];
 const GKE_ZONE = 'topology.gke.io/zone';
 const ZONE_KEYS = [
@@ -155,10 +152,7 @@ export class FailedSnapshotError extends CodedError {
   }
 }
 
-/**
- * If a plugin stopped during a snapshot, its ID is unknown, and deleting the backup cannot remove
- * it.
- */
+/** If a plugin stopped during a snapshot, deleting the backup cannot find the unknown ID. */
 function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
   if (!isCode(cause, 'PLUGIN_TIMEOUT', 'PLUGIN_GONE')) return '';
   const tags = `velero.io/backup=${spec.backupName} and velero.io/pv=${spec.persistentVolumeName}`;

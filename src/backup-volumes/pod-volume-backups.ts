@@ -46,9 +46,7 @@ export interface PodVolumesResult {
 
 const AGENT_LABELS = 'role=node-agent';
 
-/**
- * File-system backups of pod volumes, each as an operation. Only the post hooks of the pod wait.
- */
+/** File-system backups of pod volumes, as operations. Only post hooks of the pod wait. */
 export class PodVolumeBackups {
   readonly #options: PodVolumesOptions;
   readonly #repositories: EnsuredRepositories;

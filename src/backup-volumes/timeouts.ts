@@ -9,10 +9,7 @@ import { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
  */
 const ANNOTATION = 'velero.io/pod-volume-timeout';
 
-/**
- * Time limit for the files of a pod's volumes. An invalid annotation is a warning, and the server's
- * value applies.
- */
+/** Time limit for a pod's files. An invalid annotation is a warning: the server's value counts. */
 export function podVolumeTimeoutMs(
   { metadata }: Backup,
   serverMs: number,

@@ -44,9 +44,9 @@ const SNAPSHOTS_TYPE = 'volumesnapshots';
 const UNKNOWN = 'unknown';
 
 /**
- * The entries of `<backup>-volumeinfo.json.gz`, in Velero's order: skipped volumes, snapshots,
- * PodVolumeBackups, moved volumes. A volume that is not in the backup has no entry, except a pod
- * volume without a PVC.
+ * The entries of `<backup>-volumeinfo.json.gz`, in Velero's order. Skipped volumes come first, then
+ * snapshots, PodVolumeBackups, moved volumes. A volume that is not in the backup has no entry,
+ * except a pod volume without a PVC.
  */
 export function volumeInfosOf(sources: InfoSources): BackupVolumeInfo[] {
   const byName = new Map(sources.volumes.map((volume) => [volume.name, volume]));

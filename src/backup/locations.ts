@@ -34,10 +34,7 @@ interface Location extends KubeObject {
   readonly status?: { readonly phase?: string };
 }
 
-/**
- * Finds the BackupStorageLocation of a Backup. If `spec` names none, fills in the default. Adds
- * problems to `errors`.
- */
+/** Finds a Backup's location, or fills in the default. Adds problems to `errors`. */
 export async function findLocation(
   { metadata: { namespace } }: Backup,
   spec: BackupSpec,
@@ -92,10 +89,7 @@ export async function findLocation(
   }
 }
 
-/**
- * Waits for the first phase of a new location. Otherwise "install, then back up" would fail by a
- * race, as with Velero.
- */
+/** Waits for a new location's first phase. In Velero, "install, then back up" is a race. */
 async function findLookedAt(
   ref: ObjectRef,
   {

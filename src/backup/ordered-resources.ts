@@ -12,10 +12,7 @@ export const orderOf = (
     .map((name) => name.trim())
     .filter((name) => name !== '');
 
-/**
- * Problems of `orderedResources`. Velero finds nothing under a wrong name and adds a warning to the
- * backup.
- */
+/** Problems of `orderedResources`. Velero only warns about a wrong name. */
 export function orderErrors(
   ordered: BackupSpec['orderedResources'],
   resources: ResourceFinder,

@@ -26,10 +26,7 @@ export type ResultLists = {
   readonly namespaces?: Record<string, string[]>;
 };
 
-/**
- * Kept warnings, and kept errors. Our choice: more do not help a reader, and the log has all of
- * them.
- */
+/** Kept warnings, and kept errors. Our choice: more help no reader, and the log has all. */
 const HELD_MAX = 10_000;
 
 /** A warning or error as in the results. */

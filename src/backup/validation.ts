@@ -45,10 +45,7 @@ export interface ValidationSources {
   readonly resources: ResourceFinder & { readonly serverVersion: ServerVersion };
   readonly defaults: BackupDefaults;
   readonly nowNs: Nanoseconds;
-  /**
-   * Loads the policies of the Backup and of the server's flags. Throws an error with a full
-   * sentence.
-   */
+  /** Loads policies of the Backup and the server's flags. Throws an error for the user. */
   readonly loadPolicies?: (backup: Backup) => Promise<PolicySummary | undefined>;
   /** Whether a live agent serves this `spec.datamover`; undefined if unknown. */
   readonly isServed?: (dataMover: string) => Promise<boolean | undefined>;

@@ -30,10 +30,7 @@ const TIMED_OUT = 'Asynchronous action timed out';
  * choice: an API server restarts in less time.
  */
 const UNASKED_NS_MAX = 5n * MINUTE_NS;
-/**
- * Required failed questions, because the machine may have slept. Our choice: at least half a
- * minute.
- */
+/** Failures required beside the time, which may pass asleep. Our choice: at least half a minute. */
 const UNASKED_TIMES_MIN = 4;
 
 /**

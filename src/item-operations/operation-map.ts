@@ -70,9 +70,7 @@ export interface OperationMapOptions {
 
 /** Questions to plugins at once: plugins answer from the API server. Our choice. */
 const ASKED_AT_ONCE = 16;
-/**
- * Delay after a failed question, doubled each time. Our choice: one poll interval, up to a minute.
- */
+/** Delay after a failed question, doubling. Our choice: one poll interval, up to a minute. */
 const UNASKED_DELAY_NS = 10n * SECOND_NS;
 const UNASKED_DELAY_NS_MAX = 60n * SECOND_NS;
 
@@ -356,10 +354,7 @@ export class OperationMap {
     return stored.filter((operation) => ['', subject.uid].includes(subjectUidOf(operation)));
   }
 
-  /**
-   * Reads the age from the wall clock once. Later clock changes neither end nor prolong the
-   * operation.
-   */
+  /** Reads the wall clock once: later clock changes do not affect the time-out. */
   #track(operation: Operation): Tracked {
     const ageNs = ageOf(operation, this.#clock.nowNs());
     const watch = new Stopwatch(monotonicOf(this.#clock));

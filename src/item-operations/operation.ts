@@ -127,9 +127,7 @@ export const subjectUidOf = (operation: Operation): string =>
 export const keyOf = (operation: Operation): string =>
   `${actionOf(operation)} ${operation.spec.operationID}`;
 
-/**
- * Whether to poll the plugin. An empty phase is not polled, as in Velero, which never writes one.
- */
+/** Whether to poll the plugin. Not for an empty phase, as in Velero, which never writes one. */
 export const isRunning = ({ status: { phase } }: Operation): boolean =>
   phase === 'New' || phase === 'InProgress';
 
@@ -185,9 +183,7 @@ const recorded = ({
   Name: name,
 });
 
-/**
- * Items to store again after all operations have ended, also after failed ones. Without duplicates.
- */
+/** Items to store again after all operations, also failed ones. Without duplicates. */
 export function postOperationItems(operations: readonly Operation[]): ResourceIdentifier[] {
   const items = new Map<string, ResourceIdentifier>();
   for (const operation of operations) {

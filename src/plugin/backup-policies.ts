@@ -19,9 +19,7 @@ import {
 } from '../volume-policy/index.ts';
 import { patiently } from './actions/setting.ts';
 
-/**
- * Velero's server notes here the ConfigMap with the policies for all backups, in its own namespace.
- */
+/** Velero's server notes here the ConfigMap, in its namespace, with policies for all backups. */
 const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
 /**
@@ -37,10 +35,7 @@ export async function policiesOfBackup(
   return withGlobalPolicies(own, await globalPoliciesOf(client, backup));
 }
 
-/**
- * Sends a request. A backup retries while the API server is away; a command for a person tries
- * once.
- */
+/** Sends a request. Backups retry while the API server is away; a person's command does not. */
 type Ask = <T>(task: () => Promise<T>, signal?: AbortSignal) => Promise<T>;
 const askOnce: Ask = (task) => task();
 
@@ -179,10 +174,7 @@ export const choicesOf = ({ spec }: Backup) => ({
 /** Backups with kept helpers: more than run or are finalized at the same time. Our choice. */
 const BACKUPS_MAX = 4;
 
-/**
- * VolumeHelpers by Backup UID. The policies and lists of a backup are read once, so that all
- * answers come from one state of the cluster.
- */
+/** VolumeHelpers by Backup UID. All answers for a backup use one state of the cluster. */
 export class VolumeHelpers {
   readonly #client: KubeClient;
   readonly #options: ListedVolumesOptions;

@@ -57,10 +57,7 @@ export interface RestoreInput {
   readonly item: KubeObject;
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
-  /**
-   * For a PVC: its PersistentVolume from the backup; undefined if the backup lacks it. Only our
-   * server passes this function.
-   */
+  /** A PVC's PersistentVolume in the backup, if any. Only our server passes this function. */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
   /** The Backup from the start of the restore. Only our server passes it. */
   readonly backup?: RestoredBackup | undefined;
@@ -121,10 +118,7 @@ export interface ItemBlockAction {
 
 /** Storage of backups. All calls may be repeated; keys have no leading slash. */
 export interface ObjectStore {
-  /**
-   * Reads the body no faster than the plugin accepts it, and stops reading if the call fails. Owns
-   * the buffers of the body.
-   */
+  /** Reads the body at the plugin's pace, until an error. Owns the buffers of the body. */
   put(
     bucket: string,
     key: string,
@@ -190,9 +184,7 @@ interface Registered<Kind extends string, Action> {
   readonly open: (logger?: Logger) => Promise<Action>;
 }
 
-/**
- * An action with its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go).
- */
+/** An action and its name. Velero's kinds: pkg/plugin/framework/common/plugin_kinds.go. */
 export type Plugin =
   | Registered<'BackupItemActionV2', BackupItemAction>
   | Registered<'RestoreItemActionV2', RestoreItemAction>

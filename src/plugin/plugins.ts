@@ -3,9 +3,7 @@ import type { OpenActions } from './actions/index.ts';
 import type { Plugin } from './contract.ts';
 
 export interface PluginSettings {
-  /**
-   * The server runs with `EnableCSI`: Velero's own actions take snapshots and create DataUploads.
-   */
+  /** The server runs with `EnableCSI`: Velero's own actions create snapshots and DataUploads. */
   readonly hasCsi: boolean;
   /** Called when the first action is called. */
   readonly load: (logger?: Logger) => Promise<OpenActions>;
@@ -112,10 +110,7 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
   ];
 }
 
-/**
- * The action that our restoring server polls about PodVolumeRestores, beside {@link pluginsFor}.
- * The action applies to no item.
- */
+/** Our server polls this action about PodVolumeRestores. The action applies to no item. */
 export const podVolumeRestorePlugin = (load: PluginSettings['load']): Plugin => ({
   kind: 'RestoreItemActionV2',
   name: 'longshore.io/pod-volume-restore',

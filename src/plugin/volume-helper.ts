@@ -18,10 +18,7 @@ export {
 } from '../volume-policy/index.ts';
 export { VolumeHelpers } from './backup-policies.ts';
 
-/**
- * Connects to the cluster of a kubeconfig, or to the cluster of the process's pod. Throws
- * `NO_CLUSTER`.
- */
+/** Connects to the cluster of a kubeconfig, or of the process's pod. Throws `NO_CLUSTER`. */
 export function connectVolumeHelpers(
   options: { readonly kubeconfig?: string; readonly context?: string } = {},
 ): VolumeHelpers & Disposable {

@@ -21,10 +21,7 @@ export const isOfVelero = (type: ActionType): boolean =>
 export const isSnapshotAction = (type: ActionType): boolean =>
   type === 'snapshot' || !isOfVelero(type);
 
-/**
- * Parameters that a backup reads, and the actions that take them. Parameters of `custom` are for
- * plugins.
- */
+/** Parameters that a backup reads, with their actions. Plugins read parameters of `custom`. */
 export const PARAMETERS: ReadonlyMap<string, readonly ActionType[]> = new Map([
   ['dataMover', ['snapshot', 'snapshot-datamover']],
   ['snapshotClass', ['snapshot', 'snapshot-csi', 'snapshot-datamover']],

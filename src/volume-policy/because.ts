@@ -13,9 +13,7 @@ export type Because =
   /** The PVC does not exist or is not bound, so it has no data. `text` is a sentence for people. */
   | { readonly by: 'noVolume'; readonly code: 'NO_VOLUME' | 'NO_PVC'; readonly text: string };
 
-/**
- * The reason as text. `isOneSource`: all rules come from one document, so the text omits its name.
- */
+/** The reason as text. `isOneSource` omits the document's name from rules. */
 export function becauseText(because: Because, { isOneSource = false } = {}): string {
   switch (because.by) {
     case 'rule':

@@ -1,7 +1,4 @@
-/**
- * A Kubernetes quantity in billionths of its unit: quantities have nine decimal places. Comparison
- * is exact.
- */
+/** A Kubernetes quantity in billionths, exact: quantities have nine decimal places. */
 export type Quantity = bigint & { readonly brand: 'Quantity' };
 
 export const NO_QUANTITY = 0n as Quantity;

@@ -103,10 +103,7 @@ interface Joined {
   readonly group?: VolumeGroup | undefined;
 }
 
-/**
- * Plans a backup of each volume of a cluster, with reasons. Writes nothing. Ordered by
- * namespace and name.
- */
+/** Plans a backup of each volume, with reasons. Writes nothing. Sorted by namespace, name. */
 export async function checkVolumes(
   volumes: ListedVolumes,
   options: CheckOptions,
@@ -157,10 +154,7 @@ function groupKey({ namespace, labels }: PvcFacts, { groupLabel = '' }: CheckOpt
   return name === '' ? undefined : keyOf(namespace, name);
 }
 
-/**
- * A group has the PVCs that need a snapshot, except CSI volumes that a rule assigns to a
- * VolumeSnapshotter.
- */
+/** Members are PVCs that need a snapshot, except CSI volumes left to a VolumeSnapshotter. */
 function groupsOf(
   all: readonly (Joined & { readonly pvc: PvcFacts })[],
   options: CheckOptions,
@@ -206,10 +200,7 @@ const planOf = (
     ...(hasCsi !== undefined && { hasCsi }),
   });
 
-/**
- * Checks a volume without a PVC: `emptyDir`, NFS in a pod, and so on. They never get a
- * snapshot.
- */
+/** Checks a volume without a PVC, such as `emptyDir`, which never gets a snapshot. */
 function checkPodVolume(mount: Mount, options: CheckOptions): CheckedVolume {
   const { pod, volume } = mount;
   const view = viewOf({ podVolume: volume });
@@ -384,10 +375,7 @@ function verdictOnFiles(decision: Decision | undefined, mounts: readonly Mount[]
     : { outcome: 'none', because, problem };
 }
 
-/**
- * Returns undefined if at least one pod allows a file-system backup. Velero:
- * pkg/podvolume/backupper.go.
- */
+/** Undefined if one pod allows a file-system backup. Velero: pkg/podvolume/backupper.go. */
 function mountProblem(mounts: readonly Mount[]): string | undefined {
   const problems = mounts.map(({ pod, volume }) => {
     if (!pod.isRunning) return `pod ${pod.name} is not running, so that its files cannot be read`;

@@ -1,10 +1,7 @@
 import { matchesGlob } from '../base/index.ts';
 import type { IncludeExcludePolicy } from './filters.ts';
 
-/**
- * A backup's resource filters of one scope. Names are resolved, such as `pods` or
- * `deployments.apps`.
- */
+/** Filters of one scope. Names are resolved, such as `pods` or `deployments.apps`. */
 export interface ScopedFilter {
   readonly includes: readonly string[];
   readonly excludes: readonly string[];

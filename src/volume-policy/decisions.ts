@@ -92,10 +92,7 @@ function legacyBecause({ pod }: VolumeUser, defaultsToFiles: boolean, yes: boole
 
 export type SnapshotWay = 'csi' | 'moved' | 'native';
 
-/**
- * How a snapshot is taken, or why none is. `isRefused`: a rule names an impossible way, which is an
- * error of the backup.
- */
+/** `isRefused`: a rule names an impossible way, which is an error of the backup. */
 export type SnapshotPlan =
   | { readonly way: SnapshotWay }
   | { readonly way: undefined; readonly reason: string; readonly isRefused: boolean };

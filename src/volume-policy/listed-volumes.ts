@@ -13,9 +13,7 @@ import {
 import type { VolumeUser } from './decisions.ts';
 import type { VolumeLookup } from './volume-helper.ts';
 
-/**
- * Lists objects of a cluster and keeps only the results of `take`. Without a namespace, lists all.
- */
+/** Lists objects and keeps only the results of `take`. Without a namespace, lists all. */
 export interface VolumeReads {
   pvs<T>(take: (pv: PvObject) => readonly T[]): Promise<T[]>;
   pvcs<T>(namespace: string | undefined, take: (pvc: PvcObject) => readonly T[]): Promise<T[]>;
@@ -23,15 +21,9 @@ export interface VolumeReads {
 }
 
 export interface ListedVolumesOptions {
-  /**
-   * The namespaces of the backup. A few are listed one by one; otherwise the cluster is listed
-   * once.
-   */
+  /** The backup's namespaces. A few are listed one by one; otherwise the whole cluster. */
   readonly namespaces?: readonly string[] | undefined;
-  /**
-   * Selects the pod volumes to keep. Default: volumes with a PVC, because other volumes' decisions
-   * depend on them.
-   */
+  /** Pod volumes to keep. Default: volumes of PVCs, on which other decisions depend. */
   readonly keep?: (volume: PodVolumeFacts) => boolean;
 }
 

@@ -52,10 +52,7 @@ export function parsePolicyConfigMap({
 export const oneKey = (what: string, count: number): string =>
   `${what} must have exactly one key whose value is the policies, and has ${count === 0 ? 'none' : count}`;
 
-/**
- * Appends the global policies to the backup's own, which match first. Only the global
- * `volumePolicies` count.
- */
+/** Appends global policies after the backup's own. Only their `volumePolicies` count. */
 export function withGlobalPolicies(
   own: VolumePolicies | undefined,
   global: VolumePolicies | undefined,

@@ -23,10 +23,7 @@ export interface ReadPolicies {
   readonly filters: FilterPolicies;
 }
 
-/**
- * Reads a document and collects all problems at once. Velero:
- * internal/resourcepolicies/resource_policies.go.
- */
+/** Collects all problems at once. Velero: internal/resourcepolicies/resource_policies.go. */
 export function readPolicies(
   text: string,
   source: { readonly source: string; readonly firstLine: number },

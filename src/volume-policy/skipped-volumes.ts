@@ -20,10 +20,7 @@ export interface SkippedVolume {
   readonly rule?: string;
 }
 
-/**
- * Volumes that a backup skipped, with reasons. A volume that is backed up in any way is removed for
- * good.
- */
+/** Skipped volumes with reasons. A volume that is backed up in any way is removed for good. */
 export class SkippedVolumes {
   readonly #reasons = new Map<string, Map<Approach, string>>();
   readonly #rules = new Map<string, string>();

@@ -43,10 +43,7 @@ export interface VolumeHelperOptions extends BackupChoices {
   readonly views?: 'joined' | 'velero';
 }
 
-/**
- * Velero's VolumeHelper (pkg/util/volumehelper) for one backup. All answers use one view of a
- * volume: PV and PVC together.
- */
+/** Velero's VolumeHelper (pkg/util/volumehelper) for one backup. Views join PV and PVC. */
 export class VolumeHelper {
   readonly #options: VolumeHelperOptions;
   readonly #viewOf: typeof viewOf;
@@ -134,10 +131,7 @@ export class VolumeHelper {
     );
   }
 
-  /**
-   * The first matching rule's action, with its parameters. Undefined without a match, and for a PVC
-   * without a volume.
-   */
+  /** The first matching rule's action. Undefined without a match or without a volume. */
   async actionParameters(item: VolumeItem): Promise<PolicyAction | undefined> {
     const { pv, pvc } = await this.#volumeOf(item);
     return pv && this.#options.policies?.actionFor(this.#viewOf({ pv, pvc }));

@@ -81,9 +81,6 @@ export const typeOfPodVolume = (volume: Readonly<Record<string, unknown>>): stri
 /** Volumes without a file-system backup: their data are API objects or files of the node. */
 const WITHOUT_FILES = ['hostPath', 'secret', 'configMap', 'projected', 'downwardAPI'] as const;
 
-/**
- * The source that rules out a file-system backup, regardless of policies and annotations; undefined
- * for other volumes.
- */
+/** A source that never gets a file-system backup; undefined for other volumes. */
 export const sourceWithoutFiles = (volume: Readonly<Record<string, unknown>>): string | undefined =>
   WITHOUT_FILES.find((field) => isThere(volume[field]));

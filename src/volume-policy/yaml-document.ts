@@ -130,9 +130,7 @@ export class YamlDocument {
     this.#warnings.add({ ...this.placeOf(node), path, text });
   }
 
-  /**
-   * Resolves an alias and counts the values. Returns `null` also if the document exceeds a limit.
-   */
+  /** Resolves an alias and counts the values. Returns `null` also beyond a limit. */
   resolve(node: Node | null | undefined, path: string): Node | null {
     if (++this.#values > VALUES_MAX || path.split(/[.[]/, DEPTH_MAX + 1).length > DEPTH_MAX) {
       if (!this.#isTooLarge) this.wrong(node, '', TOO_DEEP);
@@ -222,10 +220,7 @@ export class YamlDocument {
     });
   }
 
-  /**
-   * The resolved elements of a list; null has none. If the node is not a list, reports a problem
-   * and returns `undefined`.
-   */
+  /** Resolved elements; null has none. If not a list, returns `undefined` and adds a problem. */
   elements(
     node: Node | null,
     path: string,

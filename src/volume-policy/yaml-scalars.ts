@@ -28,10 +28,7 @@ const DATE = /^\d{4}-\d{1,2}-\d{1,2}/;
 const TIME =
   /^(\d{4})-(\d{1,2})-(\d{1,2})(?:(?:[Tt](\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?(Z|[-+]\d{2}:\d{2}))|(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?))?$/;
 
-/**
- * The value of an unquoted scalar by the rules of go.yaml.in/yaml/v3 (resolve.go). They differ
- * slightly from YAML 1.2.
- */
+/** Follows go.yaml.in/yaml/v3 (resolve.go), which differs slightly from YAML 1.2. */
 export function resolvePlain(text: string): PlainValue {
   if (NULLS.has(text)) return null;
   if (TRUE.has(text)) return true;
@@ -78,10 +75,7 @@ export function goText(value: Exclude<PlainValue, null>): string {
   return typeof value === 'object' ? value.goTime : String(value);
 }
 
-/**
- * Like strconv.FormatFloat with 'g' and the fewest digits. Exponents below -4 and from 6 on are
- * written, with at least two digits.
- */
+/** Like strconv.FormatFloat 'g': exponent form below -4 and from 6 on, two digits at least. */
 function goFloat(value: number): string {
   if (Number.isNaN(value)) return '.nan';
   if (!Number.isFinite(value)) return value > 0 ? '.inf' : '-.inf';

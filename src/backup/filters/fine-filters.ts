@@ -161,10 +161,7 @@ export class FineFilters {
     this.#ruleOf(type, namespace, kind).rule?.matched.note(type, kind, object);
   }
 
-  /**
-   * Names, kinds and selectors without a noted object. Skips policies without an existing
-   * namespace.
-   */
+  /** Names, kinds and selectors without a noted object, for existing namespaces. */
   unmatched(where: 'cluster' | 'backup', existing: readonly string[]): UnmatchedPart[] {
     const places = this.#places.filter(({ matches }) => existing.some(matches));
     const rules = new Set([this.#cluster, ...places.map((place) => place.rules)]);

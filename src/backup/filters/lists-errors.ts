@@ -1,7 +1,4 @@
-/**
- * Problems of lists in a Backup's spec, in Velero's words (pkg/util/collections,
- * pkg/util/wildcard).
- */
+/** Problems of a spec's lists, in Velero's words (pkg/util/collections, pkg/util/wildcard). */
 
 const NOT_ALONE = "includes list must either contain '*' only, or a non-empty list of items";
 const EXCLUDES_NOT_ALONE =

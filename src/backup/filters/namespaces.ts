@@ -6,10 +6,7 @@ import { NameLists } from './name-lists.ts';
 export class NamespaceFilter {
   readonly #existing: readonly string[];
   readonly #lists: NameLists;
-  /**
-   * True: existing namespaces have replaced the patterns. An empty list then means no namespace
-   * instead of all.
-   */
+  /** True: patterns are replaced by namespaces. An empty list then means none, not all. */
   readonly isExpanded: boolean;
   /** The included namespaces as written in the spec. */
   readonly asked: readonly string[];

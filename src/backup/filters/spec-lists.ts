@@ -4,10 +4,7 @@ import { listErrors, namespaceListErrors, scopedListErrors } from './lists-error
 import { usesOldLists } from './resources.ts';
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
-/**
- * Types that a backup creates itself and that its actions add. Velero:
- * pkg/controller/backup_controller.go.
- */
+/** Types that a backup creates and adds itself. Velero: pkg/controller/backup_controller.go. */
 const OWN_NAMESPACED = ['volumesnapshots.snapshot.storage.k8s.io'];
 const OWN_CLUSTER = ['volumesnapshotcontents.snapshot.storage.k8s.io'];
 

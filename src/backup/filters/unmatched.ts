@@ -161,9 +161,7 @@ export class MatchedFilter {
   readonly #excludedNames: OpenNames;
   readonly #selectors: readonly Selector[];
   readonly #matched: MatchedSelectors;
-  /**
-   * Kinds without an object so far, by type, or by lower-case kind if the cluster lacks the kind.
-   */
+  /** Kinds without an object so far, by type, or by lower-case kind if unknown. */
   readonly #openKinds = new Map<string, string>();
   /** Number of kinds that the cluster has. */
   #knownKinds = 0;

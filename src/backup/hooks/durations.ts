@@ -12,9 +12,7 @@ export function goDurationNs(text: string | undefined): Nanoseconds | undefined 
   return isNegative ? -ns : ns;
 }
 
-/**
- * A duration in Go's format: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String.
- */
+/** Go's format: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String. */
 export function goDurationText(ns: Nanoseconds): string {
   if (ns < 0n) return `-${goDurationText(-ns)}`;
   if (ns === 0n) return '0s';

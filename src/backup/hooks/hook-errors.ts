@@ -3,10 +3,7 @@ import type { BackupSpec, ExecHook } from '../../kube/index.ts';
 import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
 import { goDurationNs } from './durations.ts';
 
-/**
- * All problems of a Backup's hooks, with their positions. Velero finds them only when it reaches a
- * matching pod.
- */
+/** All problems of a Backup's hooks. Velero finds them only at a matching pod. */
 export function hookErrors(hooks: BackupSpec['hooks']): string[] {
   return (hooks?.resources ?? []).flatMap((hook, index) => {
     const place = `hooks.resources[${index}]${hook.name ? ` (${hook.name})` : ''}`;

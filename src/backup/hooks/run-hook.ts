@@ -12,9 +12,7 @@ export interface ExecQuestion {
   readonly isOnce?: boolean;
 }
 
-/**
- * Runs a command in a container, without stdin. Throws if it cannot run or its exit code is not 0.
- */
+/** Runs a command in a container, without stdin. Throws if it fails or its code is not 0. */
 export type PodExec = (
   question: ExecQuestion,
   signal: AbortSignal,

@@ -47,8 +47,7 @@ export interface CollectOptions {
 const LISTS_AT_ONCE = 4;
 
 /**
- * Resources that two groups serve, with the same objects. Velero: pkg/backup/backup.go,
- * cohabitatingResources.
+ * Types with the same objects in two groups. Velero: pkg/backup/backup.go, cohabitatingResources.
  */
 const COHABITING = new Map<string, readonly string[]>(
   Object.entries({
@@ -248,10 +247,7 @@ function resourcesOf(
   });
 }
 
-/**
- * Tracks namespaces to include as objects, beside those with items. Velero: item_collector.go,
- * nsTracker.
- */
+/** Tracks namespaces to include without items. Velero: item_collector.go, nsTracker. */
 function trackNamespaces(
   objects: readonly KubeObject[],
   selectors: readonly Selector[],

@@ -34,9 +34,7 @@ export class ItemList implements Iterable<Item> {
   readonly #firstOf = new Map<number, number>();
   /** Row numbers in order, after `arrange`. */
   #order = new Uint32Array(0);
-  /**
-   * First row of each name, plus one. Built on the first lookup. Further rows of a name are rare.
-   */
+  /** First row of each name, plus one. Built on the first lookup. Further rows are rare. */
   #rowOf: Uint32Array | undefined;
   readonly #furtherRows = new Map<number, number[]>();
 

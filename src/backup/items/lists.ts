@@ -18,10 +18,7 @@ export interface ListQuestion {
 export interface ListLimits {
   /** Maximum objects per page. Velero: `--client-page-size`. */
   readonly pageItemsMax: number;
-  /**
-   * Target size of a page. Objects may be up to 1.5 MiB, so 500 of them would fill most of the
-   * memory.
-   */
+  /** Target size of a page: 500 objects of up to 1.5 MiB would fill most of the memory. */
   readonly pageBytes: number;
   /** Delay between tries of a page; tests lower it. */
   readonly retryMs?: number;
@@ -29,10 +26,7 @@ export interface ListLimits {
 
 export const LIST_LIMITS: ListLimits = { pageItemsMax: 500, pageBytes: 4 << 20 };
 
-/**
- * Size of the first page, before the object size is known. Our choice: most resources of a
- * namespace have fewer objects.
- */
+/** Size of the first page. Our choice: most resources of a namespace have fewer objects. */
 const FIRST_PAGE = 20;
 /**
  * A longer answer is requested again in smaller pages. Each answer is in memory several times: as
@@ -46,10 +40,7 @@ const FAILED_TRIES_MAX = 6;
 const RETRY_MS = 500;
 const RETRY_MS_MAX = 5000;
 
-/**
- * If an extension API server is away, give up early. The client already waits for the main API
- * server.
- */
+/** Give up early if an extension API server is away. The client waits for the main server. */
 function triesMax(error: unknown): number {
   if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) return 1;
   const isOwn = meaningOf(error) === 'refused for now' && !isExtensionAway(error);

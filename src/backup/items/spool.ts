@@ -55,10 +55,7 @@ export class Spool implements AsyncDisposable {
     return this.#bytes;
   }
 
-  /**
-   * Stores the bytes of several objects in one write. Returns undefined if they do not fit.
-   * Concurrent calls are allowed.
-   */
+  /** Stores objects in one write; undefined if they do not fit. Calls may be concurrent. */
   async add(objects: readonly Buffer[]): Promise<SpoolPlace[] | undefined> {
     const bytes = Buffer.concat(objects);
     if (this.#bytes + bytes.length > this.bytesMax) return undefined;

@@ -70,10 +70,7 @@ export interface FinishedItem {
   readonly kind: string;
   readonly namespace: string;
   readonly name: string;
-  /**
-   * Empty if the item failed, or if an action excluded it after another action started an
-   * operation.
-   */
+  /** Empty if the item failed, or was excluded after an action started an operation. */
   readonly files: readonly ArchiveFile[];
   /** The name in the archive, if an action renamed the item. */
   readonly storedAs?: { readonly namespace: string; readonly name: string };
@@ -84,9 +81,7 @@ export interface FinishedItem {
   readonly owesPostHooks: boolean;
   /** Volume steps done for the item, for a later try; only {@link VolumeSteps} reads them. */
   readonly facts: readonly Readonly<Record<string, unknown>>[];
-  /**
-   * Something outside the backup happened that must not be repeated: a snapshot, operation or hook.
-   */
+  /** A step outside the backup must not be repeated: a snapshot, operation or hook. */
   readonly hasEffect: boolean;
 }
 
@@ -110,10 +105,7 @@ export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
   /** An action or a volume step has started operations. Their item may still fail to be put. */
   begun?(operations: readonly StartedOperation[]): void;
-  /**
-   * The first pre hook of a pod runs next. After a kill, the next try must know that the pod may be
-   * frozen.
-   */
+  /** The first pre hook runs next. After a kill, the pod may be frozen. */
   willFreeze?(item: { kind: string; namespace: string; name: string }): Promise<void>;
   /** The post hooks of a pod have run, successfully or not. */
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void>;
@@ -126,25 +118,16 @@ export interface HookCounts {
   readonly hooksFailed: number;
 }
 
-/**
- * Items that an earlier try of the same backup put into its sink. `id` is `namespace/name`, or the
- * name.
- */
+/** Items that an earlier try put into its sink. `id` is `namespace/name`, or the name. */
 export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
-  /**
-   * Whether the archive already has an item of this type and name: another version, or a renamed
-   * item.
-   */
+  /** Whether the archive has an item of this type and name: another version, or renamed. */
   isNameTaken?(type: string, id: string): boolean;
   /** True also for an unfinished pod whose pre hooks may have run. */
   owesPostHooks(kind: string, id: string): boolean;
   /** All pods with due post hooks, including unlisted pods, which must be thawed too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;
-  /**
-   * All finished items, even if the cluster no longer has them. `type` is set if the item is in the
-   * archive.
-   */
+  /** All finished items, also deleted ones. `type` is set if the item is in the archive. */
   all?(): Iterable<{
     readonly kind: string;
     readonly id: string;

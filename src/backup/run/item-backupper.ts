@@ -43,10 +43,7 @@ export interface ItemBackupperOptions {
   readonly log: BackupLog;
   readonly journal?: ItemJournal | undefined;
   readonly volumes?: VolumeSteps | undefined;
-  /**
-   * Items are stored again after their operations: filters do not apply, and no action may start an
-   * operation.
-   */
+  /** Stores items again after their operations. No filters apply; actions start no operations. */
   readonly isFinalizing?: boolean | undefined;
   /**
    * True: an annotation of any object may bring additional items past the filters. False: only
@@ -70,10 +67,7 @@ const NOT_ITS_OWN =
 const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
 const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
 const NAMESPACES_TYPE = 'namespaces';
-/**
- * Readers refuse an archive with a larger object (archive/tarball.ts). Only aggregated APIs have
- * such objects.
- */
+/** Readers refuse archives with larger objects (archive/tarball.ts), from aggregated APIs. */
 const ITEM_BYTES_MAX = 64 << 20;
 
 /** `v1/Pod`, `apps/v1/Deployment`. */
@@ -84,10 +78,7 @@ type VolumeFact = Readonly<Record<string, unknown>>;
 
 const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ namespace, name });
 
-/**
- * Puts single objects into a backup, with the additional items of their actions. Velero:
- * pkg/backup/item_backupper.go.
- */
+/** Puts objects and additional items into a backup. Velero: pkg/backup/item_backupper.go. */
 export class ItemBackupper {
   readonly #options: ItemBackupperOptions;
   /** Names that actions gave to items, by type. */
@@ -367,9 +358,7 @@ export class ItemBackupper {
     );
   }
 
-  /**
-   * Reports operations before the first await: if the item cannot be put, they must be canceled.
-   */
+  /** Reports operations before the first await: if the put fails, they must be canceled. */
   #begun(operations: StartedOperation[], started: readonly StartedOperation[]): void {
     operations.push(...started);
     if (started.length > 0) this.#options.sink.begun?.(started);
@@ -394,10 +383,7 @@ export class ItemBackupper {
     for (const item of found) await this.#backUp(item, block, { mustInclude });
   }
 
-  /**
-   * Reads the object from the cluster; empty if it does not exist. Throws `UNKNOWN_RESOURCE` and
-   * the `KUBE_*` errors.
-   */
+  /** Empty if the object does not exist. Throws `UNKNOWN_RESOURCE` and `KUBE_*` errors. */
   async load(identifier: ResourceIdentifier): Promise<BlockItem[]> {
     const { client, discovery, signal } = this.#options;
     const { namespace, name } = identifier;
@@ -476,9 +462,7 @@ const isPathPart = (name: string): boolean =>
 
 const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
 
-/**
- * Path of an object in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath.
- */
+/** Path in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath. */
 export function itemPath(type: string, versionFolder: string, item: KubeObject): string {
   const { namespace, name } = partsOf(item);
   const scope = namespace === '' ? ['cluster'] : ['namespaces', namespace];

@@ -10,10 +10,7 @@ export interface ProgressOptions<P> {
 /** Velero's patch interval. */
 const PROGRESS_MS = 1000;
 
-/**
- * Reports the progress of a run at intervals, one report at a time. An error is a warning of the
- * run.
- */
+/** Reports progress at intervals, one report at a time. An error is a warning of the run. */
 export class ProgressTeller<P> {
   readonly #options: ProgressOptions<P>;
   readonly #now: () => P;

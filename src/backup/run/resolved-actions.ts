@@ -12,10 +12,7 @@ export interface Resolved<A> {
   readonly applies: (type: string, item: KubeObject) => boolean;
 }
 
-/**
- * Resolves user names of resources to types. Velero: pkg/plugin/framework/action_resolver.go.
- * Throws `BAD_SELECTOR`.
- */
+/** Throws `BAD_SELECTOR`. Velero: pkg/plugin/framework/action_resolver.go. */
 export function resolveActions<A extends { readonly appliesTo: ActionSelector }>(
   actions: readonly A[],
   resources: ResourceFinder,

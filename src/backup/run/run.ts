@@ -51,10 +51,7 @@ export interface BackupRunOptions {
   readonly readAhead?: ReadAhead | undefined;
   /** Concurrent blocks. Velero: `--item-block-worker-count`. */
   readonly workers?: number;
-  /**
-   * Called after blocks, at most once a second, and once at the end. Calls never overlap. An error
-   * is a warning.
-   */
+  /** Called after blocks and at the end, at most once a second, one at a time. Errors only warn. */
   readonly onProgress?: (progress: Progress) => Promise<void>;
   readonly progressMs?: number;
   readonly signal: AbortSignal;
@@ -353,9 +350,7 @@ async function runPostHooks(
   await backupper.postHooksDone(item);
 }
 
-/**
- * Waits for the pods' volumes. After an error post hooks still run: a frozen file system is worse.
- */
+/** Waits for the pods' volumes. Post hooks run despite errors: frozen file systems are worse. */
 async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork): Promise<void> {
   try {
     await options.volumes?.settled?.(
@@ -368,10 +363,7 @@ async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork
   }
 }
 
-/**
- * Adds the CRD of a custom resource type; other types have none. Velero: pkg/backup/backup.go,
- * backupCRD.
- */
+/** Adds a custom resource type's CRD, if any. Velero: pkg/backup/backup.go, backupCRD. */
 async function backUpDefinition(
   type: string,
   backupper: ItemBackupper,

@@ -12,15 +12,9 @@ export interface ThawOptions {
   readonly resources: ResourceFinder;
   readonly exec: PodExec;
   readonly log: BackupLog;
-  /**
-   * Called right before the hooks of each pod. Its error is thrown, unless no other server can lead
-   * yet.
-   */
+  /** Called before each pod's hooks. Its error is thrown, unless no other server can lead. */
   readonly assertLeading: () => void;
-  /**
-   * `namespace/name` of pods whose post hooks have run. The function adds to it, so that a retry
-   * does not run them twice.
-   */
+  /** `namespace/name` of thawed pods. The function adds to it, so a retry skips them. */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
 }

@@ -56,10 +56,7 @@ export const RETAINED = {
   spec: { deletionPolicy: 'Retain' },
 };
 
-/**
- * Restores the `Retain` policy of the content of the snapshot with this UID, if the content has the
- * note. Other contents stay unchanged.
- */
+/** Restores `Retain` on the content of the snapshot with this UID, if the content has the note. */
 export async function keepAgain(
   client: KubeClient,
   name: string,
@@ -75,16 +72,10 @@ export async function keepAgain(
   await changeContent(client, VOLUME_SNAPSHOT_CONTENTS, name, change, signal);
 }
 
-/**
- * Longer than a process takes to delete after it wrote the note, even if clocks differ by minutes.
- * Our choice.
- */
+/** Longer than a deletion after a note takes, even with clocks minutes apart. Our choice. */
 const UNDER_WAY_SECONDS = 300;
 
-/**
- * Whether the process that wrote the note has ended or given up. A note from the future comes from
- * a wrong clock.
- */
+/** Whether the note's writer has ended or given up. A future note comes from a wrong clock. */
 export function isAbandoned({ metadata }: KubeObject, { clock }: KubeClient): boolean {
   const until = Number(metadata.labels?.[RETAINED_UNTIL]);
   return !(Math.abs(secondsOf(clock.nowNs()) - until) <= UNDER_WAY_SECONDS);

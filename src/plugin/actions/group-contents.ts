@@ -36,9 +36,7 @@ export async function listGroupContents(
   }
 }
 
-/**
- * The content that a group of this backup left; undefined if it is being deleted or never existed.
- */
+/** The content that a group of this backup left; undefined if deleted or never created. */
 export async function contentOfGroup(
   setting: Setting,
   group: string,
@@ -78,9 +76,7 @@ async function fateOf(
   return uploads.every(({ status }) => isMovementOver(status?.phase)) ? 'Delete' : undefined;
 }
 
-/**
- * Removes the groups of a backup with moved volumes after the last upload has ended. Never fails.
- */
+/** Removes a backup's groups of moved volumes after the last upload has ended. Never fails. */
 export async function removeMovedGroups(
   setting: Setting,
   backup: Backup,

@@ -34,9 +34,7 @@ const TELLING_MS = 10_000;
  */
 const FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection';
 
-/**
- * A group, read from the content of one of its snapshots; undefined for a snapshot without a group.
- */
+/** A group, read from the content of one of its snapshots; undefined without a group. */
 interface Group {
   readonly handle: string;
   readonly members: readonly string[];
@@ -84,9 +82,7 @@ const contentFor = (
   volumeGroupSnapshotRef,
 });
 
-/**
- * Creates a content, or finds that of an earlier attempt. Returns when its status names its group.
- */
+/** Creates or finds a content. Returns when the content's status names its group. */
 async function make(
   { client }: Setting,
   wanted: NewObject<VolumeGroupSnapshotContent>,
@@ -192,8 +188,8 @@ export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[
 
 /**
  * Creates a content for the group of a restored snapshot. If a snapshot belongs to a group, the
- * snapshot controller ignores it until the cluster has a content of that group (Velero v1.18.3:
- * pkg/restore/actions/csi/volumesnapshot_action.go, ensureStubVGSCExists). The content retains the
+ * snapshot controller ignores it until the cluster has a content of that group. Velero v1.18.3:
+ * pkg/restore/actions/csi/volumesnapshot_action.go, ensureStubVGSCExists. The content retains the
  * storage's snapshots. A failure does not fail the restore: other drivers need no content.
  */
 export async function ensureStub(

@@ -168,10 +168,7 @@ export class GroupSnapshots {
     return members;
   }
 
-  /**
-   * Removes the objects and the storage's snapshots of a failed attempt. Logs failures and never
-   * throws.
-   */
+  /** Removes the objects and storage snapshots of a failed attempt. Logs failures, never throws. */
   async #removeAll(made: VolumeGroupSnapshot, backup: Backup): Promise<void> {
     const { logger } = this.#setting;
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
@@ -190,9 +187,7 @@ export class GroupSnapshots {
 const isLeftToOthers = ({ way, pv }: PlannedSnapshot): boolean =>
   way === 'native' && pv.spec.csi !== undefined && pv.spec.csi !== null;
 
-/**
- * Derived from backup, namespace and label, so that a second attempt finds the group of the first.
- */
+/** Derived from backup, namespace and label, so that a second attempt finds the same group. */
 const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace: string): string =>
   nameFor(
     `velero-${value.toLowerCase().replaceAll(/[^a-z0-9.-]/g, '-')}`,

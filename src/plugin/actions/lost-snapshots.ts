@@ -22,17 +22,12 @@ export interface LostBackup {
 }
 
 export interface LostOptions {
-  /**
-   * Also removes snapshots that should be kept, because nothing of the backup was or will be
-   * stored.
-   */
+  /** Also remove kept snapshots, because nothing of the backup was or will be stored. */
   readonly withKept: boolean;
   readonly signal: AbortSignal;
 }
 
-/**
- * Kubernetes deletes the dependents of a Backup within seconds, or later if it is busy. Our choice.
- */
+/** Kubernetes deletes dependents of a Backup within seconds, later if busy. Our choice. */
 const UPLOADS_GONE_MS = 60_000;
 
 /**

@@ -36,9 +36,7 @@ export async function findGroup(
   return patiently(find, signal);
 }
 
-/**
- * Creates the backup's group, or finds it. Throws `FOREIGN_OBJECT` if the group has another owner.
- */
+/** Creates or finds the backup's group. Throws `FOREIGN_OBJECT` if it has another owner. */
 export async function makeGroup(
   setting: Setting,
   { namespace, name, className }: { namespace: string; name: string; className: string },
@@ -178,10 +176,7 @@ export async function dissolve(
   logger.info(fields, 'the snapshots of a volume group are taken');
 }
 
-/**
- * Deletes the group with its data in the storage, regardless of its class. If it throws, the group
- * still exists.
- */
+/** Deletes the group and its storage data, whatever its class. If it throws, the group stays. */
 export async function deleteGroupWithContent(
   { client }: Setting,
   { metadata: { namespace, name, uid } }: VolumeGroupSnapshot,

@@ -28,10 +28,7 @@ const UNKNOWN: OperationProgress = {
   updated: undefined,
 };
 
-/**
- * Velero's cancel returns at once, and the work may continue after the operation has ended. Our
- * choice.
- */
+/** Velero's cancel returns at once, although the work may continue. Our choice. */
 const CANCEL_MS = 60_000;
 
 /** Velero: label.GetValidName of `du-<backup>.<pvc>` or `dd-<restore>.<pvc>`. */

@@ -17,10 +17,7 @@ import type {
 import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
 
-/**
- * Velero's cancel returns at once, and the work may continue after the operation has ended. Our
- * choice.
- */
+/** Velero's cancel returns at once, although the work may continue. Our choice. */
 const CANCEL_MS = 60_000;
 
 /**

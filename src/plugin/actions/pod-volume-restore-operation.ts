@@ -24,10 +24,7 @@ import { RESTORE_UID } from './velero-names.ts';
 const CANCEL_MS = 60_000;
 /** Interval for checking why nobody begins a restore: two requests each time. Our choice. */
 const LOOK_MS = 60_000;
-/**
- * Time without an agent that counts as replacement. Our choice: longer than a node needs to start
- * one.
- */
+/** A shorter absence is an agent's restart. Our choice: longer than a node needs for a start. */
 const AGENT_MS = 120_000;
 const WAIT_CONTAINER = 'restore-wait';
 

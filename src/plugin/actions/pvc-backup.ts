@@ -156,10 +156,7 @@ export class PvcBackup implements BackupItemAction {
     );
   }
 
-  /**
-   * Warns when the item itself is handled. So each PVC has one warning, even after killed
-   * processes.
-   */
+  /** Warns when the item is handled, so each PVC has one warning, even after killed processes. */
   #tellLeftOut(pvc: PersistentVolumeClaim, backup: Backup): void {
     const group = groupOf(pvc, backup)?.value;
     if (group === undefined) return;
@@ -281,10 +278,7 @@ const namespaceOf = ({ metadata }: Backup): string => metadata.namespace ?? '';
 
 const isCsi = ({ spec }: PersistentVolume): boolean => spec.csi !== undefined && spec.csi !== null;
 
-/**
- * Up to 76 characters before shortening, as in Velero. Agents and the server identify operations by
- * it.
- */
+/** 76 characters before shortening, as in Velero. Agents and server find operations by it. */
 export const uploadOperationId = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   validLabel(`du-${backup.metadata.uid}.${pvc.metadata.uid}`);
 
@@ -383,10 +377,7 @@ const marksOf = (
   annotations: { [SNAPSHOT_NAME]: snapshot, [MUST_INCLUDE]: 'true', ...more },
 });
 
-/**
- * Raises the request to the restore size. A volume may be larger than its request, and a volume
- * from its snapshot must not be smaller.
- */
+/** Raises the request to the restore size: a volume may be larger than its request. */
 function largeEnough(
   pvc: PersistentVolumeClaim,
   restoreSize: number | undefined,

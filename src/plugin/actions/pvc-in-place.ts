@@ -21,20 +21,14 @@ const DELETE_EXCLUDED = 'longshore.io/delete-excluded';
 /** Prefix of operation IDs for restores into an existing volume; see {@link isInPlaceOperation}. */
 const ID_PREFIX = 'dd-in-place-';
 
-/**
- * Whether a PVC operation writes into an existing volume. Users of the volume must wait for its
- * end.
- */
+/** Whether an operation writes into an existing volume, so that its users must wait. */
 export const isInPlaceOperation = (operationId: string): boolean =>
   operationId.startsWith(ID_PREFIX);
 
 export const inPlaceOperationId = ({ metadata }: PersistentVolumeClaim, restore: Restore): string =>
   validLabel(`${ID_PREFIX}${restore.metadata.uid}.${metadata.uid}`);
 
-/**
- * `full` or `incremental`; undefined if existing volumes are kept unchanged. Both read the whole
- * volume and write the differences.
- */
+/** Undefined keeps existing volumes unchanged. Both policies read all and write differences. */
 export function inPlacePolicyOf({ spec }: Restore): 'full' | 'incremental' | undefined {
   const policy = spec.existingVolumeDataPolicy ?? '';
   return policy === 'full' || policy === 'incremental' ? policy : undefined;
@@ -88,10 +82,7 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
   return unusable(`${shown} has ${bytes} bytes, and what was backed up of it has ${snapshotSize}`);
 }
 
-/**
- * A PV may have been deleted and created again with the same name, for another volume of the
- * storage.
- */
+/** A PV may have been recreated with the same name for another volume of the storage. */
 function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): string | undefined {
   if (!volumeFromBackup || !presentVolume) return undefined;
   const [then, now] = [sourceOf(volumeFromBackup), sourceOf(presentVolume)];
@@ -99,9 +90,7 @@ function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): str
   return `PersistentVolume ${presentVolume.metadata.name} is ${now}, and was ${then} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`;
 }
 
-/**
- * Identifies the volume in the storage. For kinds that cannot be restored in place, only the kind.
- */
+/** Identifies the volume in the storage. Only the kind, if it cannot be restored in place. */
 function sourceOf({ spec }: PersistentVolume): string {
   const { csi, nfs } = spec;
   if (csi) return `volume ${csi.volumeHandle} of ${csi.driver}`;
@@ -164,10 +153,7 @@ const WHY = {
   kept: 'the backup has a snapshot of its volume that stayed in the storage: only data that were moved can be brought back in place',
 };
 
-/**
- * Error for a volume that should be restored in place and cannot be: one of the reasons above, or
- * the given error.
- */
+/** Error for a volume that cannot be restored in place: a reason above, or the given error. */
 export function notInPlace(
   present: PersistentVolumeClaim,
   why: keyof typeof WHY | Error,

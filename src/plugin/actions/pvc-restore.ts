@@ -125,10 +125,7 @@ export class PvcRestore implements RestoreItemAction {
     return { item: waiting(pvc, namespace, operationId), operationId };
   }
 
-  /**
-   * Restores into the PVC's existing volume. Throws any reason against it before it changes
-   * anything.
-   */
+  /** Restores into the PVC's existing volume. Throws reasons against it before any change. */
   async #bringBack(
     { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
     { restore, backup: given, volumeFromBackup }: RestoreInput,
@@ -300,10 +297,7 @@ function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   return { ...pvc, spec: without(pvc.spec, 'volumeName', 'dataSource', 'dataSourceRef') };
 }
 
-/**
- * The snapshot is restored even if the restore's filters exclude snapshots: nothing else would fill
- * the PVC.
- */
+/** The snapshot is restored despite the restore's filters: nothing else would fill the PVC. */
 function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string): RestoreOutput {
   const item = withMarks(withoutVolume(pvc), { annotations: { [MUST_RESTORE]: 'true' } });
   const dataSource = { apiGroup: SNAPSHOT_GROUP, kind: 'VolumeSnapshot', name };

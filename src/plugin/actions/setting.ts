@@ -23,9 +23,7 @@ export interface Hindrance {
 }
 
 export interface UnclaimedLook {
-  /**
-   * Undefined if an agent may still take it up. The movement is new and has no agent's finalizer.
-   */
+  /** Undefined if an agent may still take it up. The movement is new, without a finalizer. */
   readonly whyUnserved: (movement: DataUpload | DataDownload) => Promise<Hindrance | undefined>;
   /** Warns the users of a Backup or Restore. Returns at once and never fails. */
   readonly warn: (object: KubeObject, message: string) => void;
@@ -48,9 +46,7 @@ export interface Setting {
     download: DataDownload,
     signal: AbortSignal,
   ) => Promise<Error | undefined>;
-  /**
-   * Policies that the server has read for this backup. Missing if the server is another process.
-   */
+  /** Policies that the server has read for the backup. Missing in another process. */
   readonly policiesOf?: (backup: Backup) => Promise<VolumePolicies | undefined>;
   /** Facts about movements that no agent has begun. Missing if our server does not poll them. */
   readonly unclaimed?: UnclaimedLook;
@@ -67,16 +63,10 @@ export const askOnce = <T>(
 /** Drivers delete in the background, or report a failure within seconds. Our choice. */
 export const DELETION_MS = 60_000;
 
-/**
- * A restarting API server is away for some seconds. Velero asks a plugin once and counts an error.
- * Our choice.
- */
+/** A restarting API server is away for seconds; Velero asks a plugin only once. Our choice. */
 const TRYING_MS_MAX = 60_000;
 
-/**
- * Retries a request while the API server is away, busy or temporarily refuses it. The request must
- * be safe to repeat.
- */
+/** Retries while the API server is away, busy or refuses for now. `task` must be repeatable. */
 export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
   askPatiently(task, {
     // Some other writer was first, so a retry cannot succeed.
@@ -90,10 +80,7 @@ export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Prom
 export const isAway = (error: unknown): boolean =>
   isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED') && retryOf(error) === 'backoff';
 
-/**
- * A name derived from its inputs, so that a second attempt finds the first one's object. `prefix`
- * is cut to Kubernetes' limit.
- */
+/** A stable name, so that a second attempt finds the object. `prefix` is cut to the limit. */
 export function nameFor(prefix: string, ...uids: string[]): string {
   const hash = createHash('sha256').update(uids.join('.')).digest('hex').slice(0, HASH_CHARACTERS);
   return `${prefix.slice(0, NAME_MAX - HASH_CHARACTERS - 1)}-${hash}`;

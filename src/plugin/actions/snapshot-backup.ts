@@ -105,9 +105,7 @@ export class SnapshotBackup implements BackupItemAction {
     return content;
   }
 
-  /**
-   * Marks the object in the cluster too, because the item is read from there after the operation.
-   */
+  /** Marks the cluster's object too, because the item is read again after the operation. */
   async #mark(
     snapshot: VolumeSnapshot,
     content: VolumeSnapshotContent,
@@ -149,10 +147,7 @@ export class SnapshotBackup implements BackupItemAction {
     return content ? { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } : {};
   }
 
-  /**
-   * Removes the objects and keeps the storage's snapshot. The objects would be deleted with their
-   * namespace.
-   */
+  /** Removes the objects, which a deleted namespace would take along. Keeps the snapshot. */
   async #release(
     { metadata: { namespace, name, uid } }: VolumeSnapshot,
     backup: Backup,

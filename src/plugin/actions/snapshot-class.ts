@@ -32,7 +32,7 @@ import type { PlannedBackup } from './volume-choice.ts';
 
 /**
  * The class for snapshots of a driver. A class in a rule comes first and must be usable. Next come
- * the PVC, the Backup, the class label, the default annotation, and the only class. Velero:
+ * the PVC and the Backup, then the class label, the default annotation, the only class. Velero:
  * pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass. Throws `NO_SNAPSHOT_CLASS`.
  */
 export async function snapshotClassFor(
@@ -181,10 +181,7 @@ const isAsked = (member: GroupMember): member is WantedSnapshot =>
   !member.pvc.isExcluded &&
   member.pvc.storageClass !== '';
 
-/**
- * The first PVC of a group, by name, chooses the classes: the others share its snapshot and its
- * failure.
- */
+/** The first PVC by name chooses the classes. The others share its snapshot and its failure. */
 function assertGroup(
   wanted: WantedSnapshot,
   { name, members }: VolumeGroup,

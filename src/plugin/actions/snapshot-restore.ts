@@ -73,10 +73,7 @@ export class SnapshotRestore implements RestoreItemAction {
   }
 }
 
-/**
- * Restores the content of a kept snapshot with the storage's handle. Its deletion never deletes the
- * storage's snapshot.
- */
+/** Restores a kept snapshot's content. Its deletion never deletes the storage's snapshot. */
 export class ContentRestore implements RestoreItemAction {
   readonly #setting: Setting;
 
@@ -125,10 +122,7 @@ export class ContentRestore implements RestoreItemAction {
     return { item: restored, additionalItems: deleteSecretOf(item) };
   }
 
-  /**
-   * Some drivers need the credentials of the class to find a snapshot. The backup's class may be
-   * missing in this cluster.
-   */
+  /** Some drivers need a class's credentials. The backup's class may be missing here. */
   async #classOf(driver: string, signal: AbortSignal): Promise<string | undefined> {
     const { client, logger } = this.#setting;
     try {

@@ -43,10 +43,7 @@ const CLEAN_UP_MS = 30_000;
 /** Attempts to delete a snapshot while others change it. Our choice. */
 const REMOVALS_MAX = 5;
 
-/**
- * VolumeSnapshots of PVCs for a backup. The name is derived from both, so that a second attempt
- * finds the snapshot of the first.
- */
+/** VolumeSnapshots of PVCs for a backup. A second attempt finds them by their stable names. */
 export class Snapshots {
   readonly #setting: Setting;
   /** Snapshots in use by this process, as `namespace/name`: they are not left over. */
@@ -217,10 +214,7 @@ export class Snapshots {
     await this.#removeIf(ref, (found) => isOfBackup(found, pvc, backup));
   }
 
-  /**
-   * Removes a snapshot with its data in the storage, regardless of its class. Logs failures and
-   * never throws.
-   */
+  /** Removes a snapshot and its storage data, whatever its class. Logs failures, never throws. */
   remove({ metadata: { namespace, name, uid } }: VolumeSnapshot): Promise<void> {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }

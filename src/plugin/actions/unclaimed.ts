@@ -33,9 +33,7 @@ interface Waiting {
   waitsFor: string | undefined;
 }
 
-/**
- * Whether no agent has begun the movement. Even an agent without a free slot would add a finalizer.
- */
+/** Whether no agent has begun the movement. Every agent adds a finalizer, even without a slot. */
 export const isUnclaimed = ({ status, metadata }: Movement): boolean =>
   isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
@@ -67,9 +65,7 @@ export class Unclaimed<T extends Movement> {
     this.#waiting.delete(operationId);
   }
 
-  /**
-   * Call it for a movement that was unclaimed a moment ago. `failed`: why the operation has ended.
-   */
+  /** Call it for a movement that is still unclaimed. `failed`: why the operation has ended. */
   async look(
     operationId: string,
     movement: T,

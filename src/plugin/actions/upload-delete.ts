@@ -14,9 +14,7 @@ import type { CallContext, DeleteItemAction } from '../contract.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { SNAPSHOT_INFO } from './velero-names.ts';
 
-/**
- * `spec.datamover` of our uploads. Velero's server deletes the data only of its own data movers.
- */
+/** `spec.datamover` of our uploads. Velero deletes the data of its own data movers only. */
 export const OWN_MOVER = 'longshore';
 
 /**

@@ -44,9 +44,7 @@ export const MOVED = 'longshore.io/moved';
 export const SNAPSHOT_WAY = 'longshore.io/snapshot-way';
 /** Ours, on a Backup: our server began it, and our server continues it. */
 export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
-/**
- * Ours, on a Backup: someone requested its cancel. A value other than `true` names the requester.
- */
+/** Ours, on a Backup: a request to cancel it. Values other than `true` name the requester. */
 export const CANCEL_ANNOTATION = 'longshore.io/cancel';
 /** Ours: namespace and name of the Backup for which an object was made. */
 export const FOR_BACKUP = 'longshore.io/for-backup';
@@ -61,15 +59,9 @@ export const RETAINED_UNTIL = 'longshore.io/retained-until';
 export const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
 /** Annotation of a PVC. Velero spells it with one more hyphen. */
 export const GROUP_CLASS_OF_PVC = 'velero.io/csi-volume-group-snapshot-class';
-/**
- * Ours, on a VolumeSnapshotContent that a backup keeps: the handles of its group's snapshots, as
- * JSON.
- */
+/** Ours, on a kept VolumeSnapshotContent: the handles of its group's snapshots, as JSON. */
 export const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
-/**
- * Ours, label of a VolumeGroupSnapshotContent that exists only for restored snapshots. Value: the
- * restore's namespace.
- */
+/** Ours, on a VolumeGroupSnapshotContent only for restored snapshots: the restore's namespace. */
 export const STUB_FOR_RESTORE = 'longshore.io/stub-for-restore';
 /**
  * Annotations for the driver's Secret to delete a snapshot or a group. Sidecars read them on

@@ -23,23 +23,14 @@ export interface CallOptions {
   readonly waitMsMax: number;
 }
 
-/**
- * Velero's client sends and accepts this much (pkg/plugin/clientmgmt: go-plugin's client defaults,
- * math.MaxInt32).
- */
+/** Limit of Velero's client (pkg/plugin/clientmgmt: go-plugin's default, math.MaxInt32). */
 const MESSAGE_BYTES_MAX = 2 ** 31 - 1;
 /** Bytes of one stream that wait here for the reader. */
 const WINDOW_BYTES = 1 << 20;
-/**
- * Node resets responses while more than this waits to be sent; its default is 10 MB. Callers decide
- * how much to send.
- */
+/** Node resets responses if more waits to be sent (default 10 MB). Callers limit the amount. */
 const SESSION_MEGABYTES_MAX = 4096;
 
-/**
- * Calls of one gRPC server over one connection. The counterpart of `GrpcServer`, with streams in
- * both directions.
- */
+/** Calls of a gRPC server over one connection. Counterpart of `GrpcServer`, with all streams. */
 export class GrpcClient {
   readonly #session: http2.ClientHttp2Session;
 
@@ -84,10 +75,7 @@ export class GrpcClient {
     this.#session.destroy();
   }
 
-  /**
-   * Sends one request and returns its answer. Rejects with a {@link GrpcError}, or with the
-   * signal's reason.
-   */
+  /** Sends a request, returns the answer. Rejects with {@link GrpcError} or the signal's reason. */
   async unary(path: string, request: Buffer, options: CallOptions): Promise<Buffer> {
     const call = this.#begin(path, options);
     call.stream.end(framed(request));
@@ -248,10 +236,7 @@ class OpenCall {
     this.#isSending = true;
   }
 
-  /**
-   * Sends a message; waits while the server accepts no more. Returns false if the server has
-   * already answered or the call has ended.
-   */
+  /** Waits while the server accepts no more. False if it has answered or the call has ended. */
   async send(message: readonly Buffer[]): Promise<boolean> {
     const { stream } = this;
     if (stream.destroyed || stream.closed || this.#hasAnswer()) return false;

@@ -74,10 +74,7 @@ export class PluginHost implements AsyncDisposable {
     return this.#registry.problems;
   }
 
-  /**
-   * `logger` receives the plugins' log. In a backup it is the backup's log, which counts each
-   * error.
-   */
+  /** `logger` gets the plugins' lines. For a backup, its log counts the errors. */
   manager(logger: Logger): PluginManager {
     const manager = new PluginManager({
       options: this.#options,

@@ -74,10 +74,7 @@ export class PluginProcess {
     void this.#drainOutput();
   }
 
-  /**
-   * Starts the program and waits for its handshake. Throws `PLUGIN_START` with the reason and the
-   * file, and leaves no process then.
-   */
+  /** Starts the program. Throws `PLUGIN_START` with reason and file; then no process is left. */
   static async start(options: ProcessOptions, signal?: AbortSignal): Promise<PluginProcess> {
     const { command, flags, environment, logger } = options;
     signal?.throwIfAborted();
@@ -219,10 +216,7 @@ export class PluginProcess {
     this.#client.close();
   }
 
-  /**
-   * Go programs with go-plugin send their printed output through this stream, and block if it is
-   * not read.
-   */
+  /** Go plugins send their printed output through this stream, and block if it is not read. */
   async #drainOutput(): Promise<void> {
     const path = '/plugin.GRPCStdio/StreamStdio';
     const options = { waitMsMax: 2 ** 31 - 1 };
@@ -339,9 +333,7 @@ function firstLine(stream: Readable): Promise<string | undefined> {
   });
 }
 
-/**
- * Throws if the line is not the handshake of a Velero plugin (go-plugin v1.7.0: client.go, Start).
- */
+/** Throws for an invalid handshake of a Velero plugin (go-plugin v1.7.0: client.go, Start). */
 function addressIn(line: string): Address {
   const fields = line.trim().split('|');
   const [core, version, network, address = '', protocol = 'netrpc'] = fields;

@@ -64,10 +64,7 @@ export class PluginRegistry {
     this.problems = problems;
   }
 
-  /**
-   * Throws if the folder cannot be read. A missing folder has no plugins. Logs each problem as an
-   * error.
-   */
+  /** Throws if the folder is unreadable. A missing folder has no plugins. Logs all problems. */
   static async load(options: RegistryOptions): Promise<PluginRegistry> {
     const { folder, builtIn = [], logger, signal } = options;
     const problems: PluginProblem[] = [];
@@ -139,9 +136,7 @@ interface Offer {
   readonly name: string;
 }
 
-/**
- * Lists the plugins of one file. Ignores the path in the answer: the file that was started counts.
- */
+/** Lists the plugins of one file. Ignores the path in the answer: the started file counts. */
 async function offersOf(
   command: string,
   { flags, environment, startMsMax, logger, signal }: RegistryOptions,

@@ -33,9 +33,7 @@ import type { Decoded } from '../protocol/wire.ts';
 import type { PluginProcess } from './plugin-process.ts';
 import type { HostedKind, PluginId } from './registry.ts';
 
-/**
- * Velero sends 16 KiB; Go programs accept messages of 4 MiB. Our choice: a quarter of the messages.
- */
+/** Velero sends 16 KiB; Go programs accept 4 MiB. Our choice: a quarter of the messages. */
 const BODY_BYTES = 64 << 10;
 
 export interface Remote extends PluginId {
@@ -73,10 +71,7 @@ class Caller {
     return asked.call(this.#service, name, method, this.request(request), options);
   }
 
-  /**
-   * Waits for the process. A caller that gives up does not stop the start, because others may wait
-   * too.
-   */
+  /** Waits for the process. Giving up does not stop the start: other callers may wait too. */
   ready(signal: AbortSignal, operationId?: string): Promise<PluginProcess> {
     return unlessAborted(this.remote.ready(operationId), signal);
   }
@@ -151,10 +146,7 @@ const isFirstVersion = (kind: HostedKind): boolean =>
 const identifiers = (answer: Decoded, name: string): readonly ResourceIdentifier[] =>
   (lookup(answer, name) ?? []) as ResourceIdentifier[];
 
-/**
- * Version 1 has no operations: its `progress` fails like that of a version 2 action without
- * operations.
- */
+/** Version 1 behaves like a version 2 action without operations. */
 export function remoteBackupAction(remote: Remote): HostedAction<Required<BackupItemAction>> {
   const caller = new Caller(remote);
   const { Execute, Progress, Cancel } = BACKUP_ITEM_ACTION;

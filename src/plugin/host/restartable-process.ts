@@ -7,10 +7,7 @@ import { PluginProcess, type ProcessOptions } from './plugin-process.ts';
  */
 const FAILED_STARTS_MAX = 10;
 
-/**
- * A plugin's process, started for the first call, and again for the first call after it has ended.
- * Calls are never repeated.
- */
+/** A plugin's process, started by a call if it does not run. Calls are never repeated. */
 export class RestartableProcess {
   readonly command: string;
   readonly #options: ProcessOptions;
@@ -37,10 +34,7 @@ export class RestartableProcess {
     return this.#current?.isGone === false ? this.#current : undefined;
   }
 
-  /**
-   * A process that accepts calls. Throws `PLUGIN_START`. After too many of these throws
-   * `PLUGIN_RESTARTS` without another attempt.
-   */
+  /** Throws `PLUGIN_START`. After too many of these, throws `PLUGIN_RESTARTS` at once. */
   ready(): Promise<PluginProcess> {
     const { running } = this;
     if (running) return Promise.resolve(running);

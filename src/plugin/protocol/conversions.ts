@@ -51,9 +51,7 @@ export function progressFrom(response: Decoded): OperationProgress | undefined {
   };
 }
 
-/**
- * Go's zero time, year 1, is unknown. An absent time is unknown too, because 1970 is meaningless.
- */
+/** Go's zero time, year 1, is unknown. So is an absent time: 1970 would be meaningless. */
 function timeFrom(time: Decoded | undefined): string | undefined {
   const seconds = time?.seconds as number | undefined;
   if (seconds === undefined || seconds <= UNKNOWN_TIME_SECONDS) return undefined;

@@ -18,9 +18,7 @@ export function prefixOf(length: number): Buffer {
   return prefix;
 }
 
-/**
- * Length of the message after this prefix. Throws a {@link GrpcError} if the message is unreadable.
- */
+/** Length of the message after this prefix. Throws {@link GrpcError} if unreadable. */
 export function lengthIn(
   prefix: Buffer,
   encoding: string | string[] | undefined,
@@ -38,10 +36,7 @@ export function lengthIn(
   return length;
 }
 
-/**
- * Messages in the order of the stream. Throws a {@link GrpcError} for a truncated or unreadable
- * message.
- */
+/** Yields messages in order. Throws {@link GrpcError} for a truncated or unreadable message. */
 export async function* messagesIn(
   parts: AsyncIterable<Buffer>,
   encoding: () => string | string[] | undefined,

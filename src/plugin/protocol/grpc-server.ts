@@ -31,10 +31,7 @@ export interface GrpcServerOptions {
   readonly onHosts?: (hosts: number) => void;
 }
 
-/**
- * API objects and Backups are at most 3 MiB (etcd's limit); grpc-go's servers refuse more than 4
- * MiB. Our choice.
- */
+/** API objects have up to 3 MiB (etcd); grpc-go's servers refuse over 4 MiB. Our choice. */
 const MESSAGE_BYTES_MAX = 64 << 20;
 /** HTTP/2's default of 64 KiB would need many round trips for a message of some MiB. */
 const WINDOW_BYTES = 1 << 20;
@@ -97,10 +94,7 @@ export class GrpcServer {
     }
   }
 
-  /**
-   * Accepts no new calls and cancels the open ones. Resolves when they have ended, or after
-   * `graceMs`.
-   */
+  /** Cancels open calls and accepts no new ones. Resolves after their end, or `graceMs`. */
   async close(graceMs: number): Promise<void> {
     this.#server.close();
     for (const controller of this.#calls.values()) controller.abort(new CanceledError('shutdown'));

@@ -2,10 +2,7 @@ import { CodedError, isCanceled, messageOf, systemCode } from '../../base/index.
 import { STACK, STACK_URL, STATUS } from './messages.ts';
 import { decode, encode } from './wire.ts';
 
-/**
- * The status codes that we send or understand, from
- * https://grpc.github.io/grpc/core/md_doc_statuscodes.html.
- */
+/** Codes in use, of https://grpc.github.io/grpc/core/md_doc_statuscodes.html. */
 export const GrpcCode = {
   ok: 0,
   canceled: 1,

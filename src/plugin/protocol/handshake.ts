@@ -12,10 +12,7 @@ export interface HostEnvironment {
   readonly cookie: string | undefined;
   /** `PLUGIN_PROTOCOL_VERSIONS`: numbers separated by commas. */
   readonly protocolVersions: string | undefined;
-  /**
-   * `PLUGIN_CLIENT_CERT`, PEM: the host requires TLS with certificates on both sides. Velero does
-   * not.
-   */
+  /** `PLUGIN_CLIENT_CERT`, PEM: the host requires mutual TLS. Velero does not. */
   readonly clientCertificate: string | undefined;
   /** `PLUGIN_UNIX_SOCKET_DIR` */
   readonly socketDirectory: string | undefined;
@@ -23,10 +20,7 @@ export interface HostEnvironment {
   readonly multiplex: string | undefined;
 }
 
-/**
- * Throws `NO_PLUGIN_HOST` if a person started the program, and `PLUGIN_PROTOCOL` if the host speaks
- * another protocol version.
- */
+/** Throws `NO_PLUGIN_HOST` without a host, `PLUGIN_PROTOCOL` for another protocol version. */
 export function assertHost({ cookie, protocolVersions }: HostEnvironment): void {
   if (cookie !== MAGIC_COOKIE) {
     const text =
@@ -46,10 +40,7 @@ export interface Tls {
   readonly client: string;
 }
 
-/**
- * go-plugin's AutoMTLS: each side creates a certificate for this process and trusts the other
- * side's.
- */
+/** go-plugin's AutoMTLS: each side makes a certificate and trusts the other side's. */
 export function tlsFor({ clientCertificate }: HostEnvironment): Tls | undefined {
   if (clientCertificate === undefined || clientCertificate === '') return undefined;
   const nowMs = Number(systemClock.nowNs() / 1_000_000n);

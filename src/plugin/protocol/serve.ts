@@ -11,7 +11,7 @@ import { decode, encode } from './wire.ts';
 
 export interface ServeOptions {
   readonly plugins: readonly Plugin[];
-  /** The path with which Velero starts this program again. */
+  /** The path of this program, for Velero's next start. */
   readonly command: string;
   readonly environment: HostEnvironment;
   readonly logger: Logger;
@@ -27,9 +27,7 @@ export interface ServeOptions {
 const SOCKET_PATH_BYTES_MAX = 107;
 /** The host requests the end, waits 2 s and then kills (go-plugin: client.go, Kill). */
 const END_GRACE_MS = 1500;
-/**
- * Interval for checking that the host lives. Our choice: an orphan of 55 MiB may live this long.
- */
+/** Interval of checks for the host. Our choice: an orphan of 55 MiB may live this long. */
 const WATCH_MS = 5000;
 /** go-plugin's hosts connect at once, and give up on a plugin after a minute. */
 const FIRST_HOST_MS = 120_000;
@@ -86,10 +84,7 @@ export class PluginServer {
     return server;
   }
 
-  /**
-   * Handles an uncaught error: every open call fails with it, and the process ends. The host starts
-   * another process for its next call.
-   */
+  /** For uncaught errors: open calls fail and the process ends. The host starts another one. */
   panic(thrown: unknown): void {
     this.#server.failCalls(thrown);
     this.stop();

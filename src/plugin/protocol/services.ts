@@ -26,10 +26,7 @@ const KINDS: readonly PluginKind[] = [
   'ItemBlockAction',
 ];
 
-/**
- * Handlers of all of Velero's plugin calls, by path. `command`: the program that Velero starts
- * later.
- */
+/** Handlers of Velero's plugin calls, by path. `command`: the program to start later. */
 export function handlersOf(plugins: readonly Plugin[], command: string): Map<string, Handler> {
   const handlers = new Map<string, Handler>();
   const add = (service: string, name: string, method: Method, answer: Answer): void => {
