@@ -74,10 +74,7 @@ const sequence = (...parts: Buffer[]): Buffer => der(0x30, Buffer.concat(parts))
 const set = (...parts: Buffer[]): Buffer => der(0x31, Buffer.concat(parts));
 const objectId = (hex: string): Buffer => der(0x06, Buffer.from(hex, 'hex'));
 
-/**
- * GeneralizedTime holds every year. Only CAs must use UTCTime before 2050, and clients here do not
- * check that.
- */
+/** GeneralizedTime. Only CAs must use UTCTime before 2050, and clients here do not check it. */
 function time(ms: number): Buffer {
   const digits = new Date(ms).toISOString().replaceAll(/[-T:]/g, '').slice(0, 14);
   return der(0x18, Buffer.from(`${digits}Z`));

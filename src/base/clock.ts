@@ -7,10 +7,7 @@ export const HOUR_NS = 60n * MINUTE_NS;
 
 /** The only source of time. Tests and simulations pass their own. */
 export interface Clock {
-  /**
-   * The wall clock, for times that are stored or compared with other machines. Administrators may
-   * set it back.
-   */
+  /** The wall clock, for stored times and for comparison with other machines. May be set back. */
   nowNs(): Nanoseconds;
   /**
    * Never goes back, and stops while the machine is suspended. Use it for durations, through a
@@ -28,10 +25,7 @@ export interface SystemTime {
 }
 
 const MILLISECOND_NS = 1_000_000n;
-/**
- * Smaller backward steps come from rounding. Time then moves by 1 ns. Our choice: NTP slews up to
- * 128 ms.
- */
+/** Smaller steps back are rounding: time then moves by 1 ns. Our choice: NTP slews up to 128 ms. */
 const HELD_BACK_NS = 100n * MILLISECOND_NS;
 
 /**

@@ -1,7 +1,4 @@
-/**
- * Our choice: a piece of four-byte numbers has 128 KiB. The malloc library takes and returns such
- * blocks individually.
- */
+/** Our choice: 128 KiB of four-byte numbers, which malloc takes and returns individually. */
 const PIECE_LENGTH = 1 << 15;
 
 type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;

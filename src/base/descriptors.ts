@@ -5,19 +5,13 @@ const USUAL_MAX = 1024;
 
 let known: number | undefined;
 
-/**
- * Maximum open files and sockets of this process: the soft limit. (Node raises it to the hard limit
- * at the start.)
- */
+/** Maximum open files and sockets: the soft limit. Node raises it to the hard limit. */
 export function descriptorsMax(): number {
   known ??= readLimit();
   return known;
 }
 
-/**
- * A share of the descriptors, but at most `most`. The shares of all users together leave room for
- * threads and sockets.
- */
+/** A share of the descriptors, at most `most`. All shares together leave room for threads. */
 export const shareOfDescriptors = (share: number, most: number): number =>
   Math.max(1, Math.min(most, Math.floor(descriptorsMax() * share)));
 

@@ -64,10 +64,7 @@ export function systemCode(error: unknown): string | undefined {
   return error instanceof Error && 'syscall' in error ? codeOf(error) : undefined;
 }
 
-/**
- * The message of any thrown value, in one line. System errors that Node has only by number get
- * their name.
- */
+/** The message of any thrown value, in one line, with names for unknown system errors. */
 export function messageOf(error: unknown): string {
   const text =
     error instanceof Error ? withErrorNames(error.message, errnoOf(error)) : String(error);

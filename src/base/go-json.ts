@@ -200,10 +200,7 @@ function deepGoJson(root: unknown): string {
 
 const SURROGATE = /[\ud800-\udfff]/;
 
-/**
- * JSON.parse source text access of ECMAScript, which keeps the digits of numbers. TypeScript does
- * not know it yet.
- */
+/** ECMAScript's JSON.parse source text access, which keeps digits. Unknown to TypeScript. */
 const RawJson = JSON as typeof JSON & {
   rawJSON(text: string): object;
   isRawJSON(value: object): value is { readonly rawJSON: string };

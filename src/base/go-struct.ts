@@ -59,10 +59,7 @@ export function goStruct(fields: Fields): GoStruct {
 
 const hasNoKeys = (value: unknown): boolean => Object.keys(value as object).length === 0;
 
-/**
- * Values that `omitempty` omits, except empty maps. A pointer to a struct without fields is
- * written.
- */
+/** Values that `omitempty` omits, except empty maps. A pointer to an empty struct is written. */
 const isEmpty = (value: unknown): boolean =>
   value === undefined ||
   value === null ||

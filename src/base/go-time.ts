@@ -1,9 +1,7 @@
 import { CodedError } from './errors.ts';
 import { type Nanoseconds, SECOND_NS } from './clock.ts';
 
-/**
- * Go's zero time, `0001-01-01T00:00:00Z`, in nanoseconds since 1970. Kopia writes it for "never".
- */
+/** Go's zero time, `0001-01-01T00:00:00Z`, as nanoseconds since 1970. Kopia's "never". */
 export const GO_ZERO_TIME_NS: Nanoseconds = -62_135_596_800n * SECOND_NS;
 
 function floorDiv(a: bigint, b: bigint): bigint {

@@ -1,5 +1,5 @@
 /**
- * Missing parts of Node: errors with codes, time, randomness and limits, and Go's JSON and time
+ * Missing parts of Node: errors with codes, time, randomness and limits. Also Go's JSON and time
  * formats. Must not know repositories, volumes or Kubernetes.
  */
 export {

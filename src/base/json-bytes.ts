@@ -14,10 +14,7 @@ const FIRST_PRINTABLE = 32;
 /** Maximum digits of a safe integer. */
 const DIGITS_MAX = 15;
 
-/**
- * A cursor in JSON. If the form differs, methods return false or NaN, and the caller uses another
- * parser.
- */
+/** A cursor in JSON. Methods return false or NaN if the form differs from the expected one. */
 export class JsonBytes {
   at = 0;
   readonly bytes: Uint8Array;

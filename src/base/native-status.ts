@@ -17,10 +17,7 @@ export interface FileStatus {
   /** Modification time since 1970. */
   readonly seconds: number;
   readonly nanoseconds: number;
-  /**
-   * Seconds of the last inode change: contents, attributes, names. Infinity if the file system does
-   * not tell.
-   */
+  /** Last inode change (contents, attributes, names) in seconds. Infinity if unknown. */
   readonly changedSeconds: number;
   /** Number of hard links. */
   readonly links: number;
@@ -32,14 +29,9 @@ export interface FileStatus {
  * Not for the main thread: calls block.
  */
 export interface StatusReader {
-  /**
-   * Status of a name in an open directory. The name's bytes end with a zero. Undefined if it fails.
-   */
+  /** Status of a name in an open directory. The name ends with a zero. Undefined on failure. */
   look(directory: number, name: Uint8Array): FileStatus | undefined;
-  /**
-   * Number of names in a directory that was just opened, without `.` and `..`. Undefined if it is
-   * unreadable.
-   */
+  /** Number of names in a just opened directory, without `.` and `..`. Undefined on failure. */
   countNames(directory: number): number | undefined;
 }
 
@@ -50,9 +42,7 @@ const WANTED = 0x1 | 0x2 | 0x8 | 0x10 | 0x40 | 0x200;
 /** Number of links, change time and inode. Reading them in the same call costs nothing. */
 const CHANGE_TIME = 0x80;
 const ALSO = 0x4 | CHANGE_TIME | 0x100;
-/**
- * `struct statx` and the offsets of its fields: https://man7.org/linux/man-pages/man2/statx.2.html
- */
+/** `struct statx` and its offsets: https://man7.org/linux/man-pages/man2/statx.2.html */
 const STATUS_BYTES = 256;
 const FIELDS = {
   mask: 0,

@@ -11,10 +11,7 @@ interface Ref {
 
 const TEXT_PIECE_BYTES = 64 << 10;
 const TEXT_BYTES_MAX = 2 ** 32;
-/**
- * Longer names and names with non-ASCII characters are stored as strings. Kubernetes has almost
- * none.
- */
+/** Longer names and non-ASCII names are stored as strings. Kubernetes has almost none. */
 const PLAIN_LENGTH_MAX = 254;
 const UNCOMMON = 255;
 const LOAD_MAX = 0.7;

@@ -7,22 +7,13 @@ import { type AttributeCalls, loadAttributeCalls } from './native-xattrs.ts';
 import { loadStatusReader, type NativeLibrary, type StatusReader } from './native-status.ts';
 import { nameOfCode } from './system-errors.ts';
 
-/**
- * The libc calls that Node lacks, through koffi (prebuilt). All have a fallback except holes and
- * syncfs.
- */
+/** Libc calls that Node lacks, through koffi (prebuilt). Only holes and syncfs lack a fallback. */
 export interface Posix {
   /** Sets the modification time of an open file to the nanosecond. Throws like `fs`. */
   setDescriptorTime(descriptor: number, mtimeNs: Nanoseconds): void;
-  /**
-   * {@link setDescriptorTime} for any descriptor, including `O_PATH` descriptors of symbolic links
-   * and directories.
-   */
+  /** {@link setDescriptorTime} for any descriptor, including `O_PATH` of links. */
   setPinnedTime(descriptor: number, mtimeNs: Nanoseconds): void;
-  /**
-   * Start of the next data at or after the offset. Undefined at the end. The offset itself if
-   * unknown.
-   */
+  /** Next data at or after the offset. Undefined at the end. The offset itself if unknown. */
   seekData(descriptor: number, offset: number): number | undefined;
   /** Start of the next hole at or after the offset. Undefined if unknown. */
   seekHole(descriptor: number, offset: number): number | undefined;
@@ -37,10 +28,7 @@ export interface Posix {
    * thread: calls block.
    */
   readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
-  /**
-   * Reads the status of many names cheaply. Undefined if it does not work here. Created on first
-   * use.
-   */
+  /** Cheap reader of many statuses. Undefined if it does not work here. Created on first use. */
   readonly statusReader: StatusReader | undefined;
   /** Extended attributes. Undefined without the native library. Created on first use. */
   readonly attributes: AttributeCalls | undefined;
@@ -64,14 +52,9 @@ export interface Posix {
    * permission.
    */
   makeNode(path: string | Buffer, mode: number, device: bigint): boolean;
-  /**
-   * Requests huge pages for page-aligned memory that was not touched yet. Ignored if the kernel has
-   * none.
-   */
+  /** Requests huge pages for page-aligned, untouched memory. Ignored if there are none. */
   useHugePages(memory: Uint8Array): void;
-  /**
-   * Functions in the program itself, such as Node's OpenSSL. Undefined if they cannot be called.
-   */
+  /** Functions of the program itself, such as Node's OpenSSL. Undefined if not callable. */
   readonly program: NativeLibrary | undefined;
   /** Ends the process, even if threads are blocked. Returns if this is impossible. */
   exitNow(code: number): void;
@@ -89,10 +72,7 @@ const HUGE_PAGES = 14;
 const ENXIO = 6;
 /** `EWOULDBLOCK` has the same number. */
 const EAGAIN = 11;
-/**
- * https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_SH, LOCK_EX, and LOCK_NB, which does not
- * wait.
- */
+/** LOCK_SH, LOCK_EX, LOCK_NB (no wait): https://man7.org/linux/man-pages/man2/flock.2.html */
 const LOCK_SHARED_NOW = 1 | 4;
 const LOCK_EXCLUSIVE_NOW = 2 | 4;
 /**
@@ -109,9 +89,7 @@ const SYS_CACHESTAT = 451;
 const CACHESTAT_NUMBERS = 5;
 /** Missing in Node's constants. */
 const O_CLOEXEC = 0o2000000;
-/**
- * `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html. NFS answers `EINVAL`.
- */
+/** `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html. NFS: `EINVAL`. */
 const RENAME_NEW = 1;
 const NO_RENAME_NEW = ['EINVAL', 'EOPNOTSUPP'];
 /** Errors of a kernel or sandbox without this call. */

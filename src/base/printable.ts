@@ -1,7 +1,4 @@
-/**
- * Escapes control characters. Names come from volumes, and these characters must not reach
- * terminals, logs or messages.
- */
+/** Escapes control characters in names from volumes, for terminals, logs and messages. */
 export function printable(text: string): string {
   return text.replaceAll(
     /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g,

@@ -1,9 +1,6 @@
 /** Maximum characters of a response's text: a sentence, not a page. */
 const TOLD_CHARS_MAX = 300;
-/**
- * Signatures in URLs that proxies repeat in their pages, also encoded. A SAS token gives anyone
- * access.
- */
+/** URL signatures that proxies repeat in pages, also encoded. A SAS token opens everything. */
 const SIGNATURE = /(?<![A-Za-z])(sig|signature|token)(=|%3D)[^&\s"'<>]+/gi;
 
 /** External text without URL signatures, because it appears in CRs, Events, logs and terminals. */

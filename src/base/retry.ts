@@ -21,9 +21,7 @@ export interface BackoffOptions {
 /** More doublings would exceed any limit. */
 const DOUBLINGS_MAX = 30;
 
-/**
- * The delay before the next retry. `failures` is the number of consecutive failures, at least 1.
- */
+/** The delay before the next retry. `failures` counts consecutive failures, at least 1. */
 export function backoffMs(failures: number, options: BackoffOptions): number {
   const { firstMs, maxMs, jitter = 0, random = Math.random } = options;
   const mostMs = Math.min(maxMs, firstMs * 2 ** Math.min(failures - 1, DOUBLINGS_MAX));

@@ -78,9 +78,7 @@ const TOLD = new RegExp(`${UNKNOWN}(\\d+)(: ${UNKNOWN}\\1)?(?!\\d)`, 'g');
 const WITHOUT_NUMBER = 'UNKNOWN';
 const TOLD_WITHOUT_NUMBER = `${WITHOUT_NUMBER}: unknown error`;
 
-/**
- * The name in the system's headers for a Node error, such as `EDQUOT`. Known codes are unchanged.
- */
+/** The name of a Node error in the system's headers, such as `EDQUOT`. Known codes stay. */
 export function nameOfCode(code: string, errno?: number): string {
   const number = code === WITHOUT_NUMBER ? -(errno ?? 0) : Number(CODE.exec(code)?.[1]);
   return UNNAMED.get(number)?.[0] ?? code;

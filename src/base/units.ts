@@ -13,10 +13,7 @@ const NANOSECONDS: Record<string, number> = {
 /** Go's time.Duration is an int64, at most 292 years. */
 const DURATION_MAX = 2 ** 63;
 
-/**
- * Parses a duration such as `60s`, `1.5h`, `10m0s` or `1d` to nanoseconds: Go's units, and days.
- * Undefined if invalid.
- */
+/** Parses `60s`, `1.5h`, `10m0s` or `1d` to nanoseconds: Go's units, and days. */
 export function parseDuration(text: string): bigint | undefined {
   if (text === '0') return 0n;
   if (!/^(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h|d))+$/.test(text)) return undefined;

@@ -60,10 +60,7 @@ export async function ensureBackupRepository(
   }
 }
 
-/**
- * Labels that identify a BackupRepository, whatever its name (Velero:
- * pkg/repository/backup_repo_op.go).
- */
+/** Labels that identify a BackupRepository (Velero: pkg/repository/backup_repo_op.go). */
 export const repositoryLabels = ({
   volumeNamespace,
   storageLocation,
@@ -152,9 +149,7 @@ export interface AccessOptions extends RepositoryQuery {
   /** Directory for credentials and certificates, which storage libraries read from files. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /**
-   * Maps the location to an address that this process can reach, possibly from outside the cluster.
-   */
+  /** Maps the location to an address that this process can reach, even outside the cluster. */
   readonly reachable?: (location: BackupStorageLocation) => BackupStorageLocation;
 }
 

@@ -1,9 +1,6 @@
 import { ensureBackupRepository, type RepositoryQuery } from './backup-repository.ts';
 
-/**
- * The BackupRepositories that a backup or restore needs. Each is ensured once, and callers share
- * the wait.
- */
+/** Ensures the BackupRepositories of a backup or restore, each once. Callers share the wait. */
 export class EnsuredRepositories {
   readonly #query: Omit<RepositoryQuery, 'volumeNamespace'>;
   readonly #timeoutMs: number;

@@ -105,10 +105,7 @@ export function secretsOf(location: BackupStorageLocation): string[] {
   return [...new Set(places.flatMap((place) => (place ? [place.name] : [])))];
 }
 
-/**
- * The current BackupStorageLocation. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and API server
- * errors.
- */
+/** The current location. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and API server errors. */
 export async function loadLocation(
   name: string,
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
@@ -155,10 +152,7 @@ const KEY_BYTES = 32;
 const badKey = (text: string, cause?: unknown): CodedError =>
   new CodedError('BAD_STORAGE_LOCATION', text, { cause });
 
-/**
- * The value of a key in a Secret. Throws `NO_PASSWORD` if the key is missing, and API server
- * errors.
- */
+/** A key's value in a Secret. Throws `NO_PASSWORD` if the key is missing, and API errors. */
 export async function secretValue(
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
   { name, key }: { readonly name: string; readonly key: string },
@@ -192,10 +186,7 @@ async function toFile(directory: string, name: string, text: Buffer): Promise<st
   return file;
 }
 
-/**
- * Prefixes an error with Velero's words (pkg/persistence/object_store.go). Keeps its code and
- * retry.
- */
+/** Prefixes an error with Velero's words (pkg/persistence/object_store.go). Keeps its code. */
 const wrap =
   (what: string) =>
   (cause: unknown): never => {

@@ -13,9 +13,7 @@ export const PASSWORD_KEY = 'repository-password';
 /** Used while the passwords are being changed: the next password, then the previous one. */
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
 export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
-/**
- * Earlier versions kept archive keys in the password's Secret. Now they are only read and removed.
- */
+/** Archive keys in the password's Secret, from earlier versions. Only read and removed. */
 export const EARLIER_SIGNING_KEYS = 'longshore-earlier-signing-keys';
 /** Data key of the archive keys' Secret: one key a line, in hex. */
 export const ARCHIVE_KEYS = 'keys';

@@ -23,10 +23,7 @@ export interface RepositoryVerdict {
 export interface NotedVerification extends RepositoryVerdict {
   /** End of the verification (RFC 3339). */
   readonly time: string;
-  /**
-   * Read-only locations: the share still to read before a problem that is no longer found is
-   * dropped.
-   */
+  /** Read-only locations: share to read before a problem that was not found again is dropped. */
   readonly keptFor?: number | undefined;
 }
 

@@ -1,6 +1,6 @@
 /**
- * A Kopia repository: format, index and contents, objects, manifests and maintenance. Uses blobs
- * below it. Must not know snapshots, policies or the origin of volumes.
+ * A Kopia repository: format, index, contents and manifests. Reads, writes, verifies, repairs and
+ * maintains them on blobs. Must not know snapshots, policies or the origin of volumes.
  */
 export { DEFAULT_MEMORY_BYTES, MEMORY_BYTES_MIN, planBytes, planMemory } from './memory-plan.ts';
 export {

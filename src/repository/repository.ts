@@ -60,9 +60,7 @@ export interface OpenRepositoryOptions {
   logger?: Logger;
   /** Threads of the data path. Without them, the repository serves metadata and small reads. */
   dataPath?: DataPathOptions;
-  /**
-   * Merged indexes above this size go to scratch files. Default: the share of the default budget.
-   */
+  /** Merged indexes above this size go to scratch files. Default: the default budget's share. */
   indexMemoryBytes?: number;
 }
 

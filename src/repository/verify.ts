@@ -70,16 +70,10 @@ export interface VerifyOptions {
   readonly entriesMax?: number;
 }
 
-/**
- * Maximum index entries in memory. With more entries, the index is read once for each part of the
- * packs.
- */
+/** Maximum index entries in memory. With more, the index is read once for each part. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
-/**
- * The recheck of damaged packs first gets this fraction of a limited time, and continues after the
- * sample. Our choice.
- */
+/** The recheck first gets this fraction of the time, and continues at the end. Our choice. */
 const SECOND_LOOK_PARTS = 2n;
 
 /**
@@ -187,10 +181,7 @@ function distanceOf(packBlobId: string, position: number): number {
   return distance < 0 ? distance + 1 : distance;
 }
 
-/**
- * Whether a sample includes a pack. Also works for other names with random digits in characters 2
- * to 13.
- */
+/** Whether a sample has a pack. Any name with random digits at characters 2 to 13 works. */
 export const isSampled = (packBlobId: string, { position, share }: PackSample): boolean =>
   share >= 1 || distanceOf(packBlobId, position) < share;
 
@@ -270,10 +261,7 @@ export async function listPackLengths({ storage }: Repository): Promise<PackLeng
   return lengths;
 }
 
-/**
- * Why the pack of a content is missing or too short, or undefined. Finds contents that were moved
- * since the listing.
- */
+/** Why a content's pack is missing or too short. Finds contents moved since the listing. */
 export async function packProblem(
   repository: Repository,
   entry: IndexEntry,

@@ -14,9 +14,7 @@ import type { Snapshot } from './snapshot-manifest.ts';
 const DIRECTORIES_AT_ONCE = 4;
 /** Below this depth, directories are searched in sequence: 16 in parallel are enough. */
 const DEPTH_BESIDE_MAX = 2;
-/**
- * Maximum snapshots and paths to name. They show the effect of any amount of damage. Our choice.
- */
+/** Maximum snapshots and paths to name, for any amount of damage. Our choice. */
 const SNAPSHOTS_MAX = 100;
 const PATHS_MAX = 20;
 

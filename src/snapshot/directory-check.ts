@@ -173,9 +173,7 @@ function checkFiles(
   };
 }
 
-/**
- * Reused for all directories. New buffers would pile up outside the heap until garbage collection.
- */
+/** Reused for all directories. New buffers would pile up until garbage collection. */
 let keysScratch = Buffer.alloc(0);
 function keysRoom(length: number): Buffer {
   if (length > KEYS_KEPT_MAX) return Buffer.allocUnsafeSlow(length);

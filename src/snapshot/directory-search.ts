@@ -14,9 +14,7 @@ const ENTRY_BYTES_MAX = 64 << 20;
 /** Characters that every Go version writes unescaped in JSON. */
 const PLAIN = /^[ !#-%'-;=?-[\]-~]+$/;
 
-/**
- * Whether entries of this name can be found by their bytes. Other names have several JSON forms.
- */
+/** Whether entries of this name can be found by bytes. Other names have several JSON forms. */
 export const isPlainName = (name: string): boolean => PLAIN.test(name);
 
 /**
@@ -28,10 +26,7 @@ export class DirectorySearch {
   #held: Buffer = Buffer.alloc(0);
   #isStarted = false;
 
-  /**
-   * `name` satisfies {@link isPlainName}. `isWithin` means that the stream's start was already
-   * checked.
-   */
+  /** `name` satisfies {@link isPlainName}. `isWithin`: the stream's start was checked. */
   constructor(name: string, isWithin = false) {
     this.#needle = Buffer.from(`{"name":"${name}",`);
     this.#isStarted = isWithin;
@@ -59,9 +54,7 @@ export class DirectorySearch {
     return this.#hold(all.subarray(rest), found);
   }
 
-  /**
-   * Whether the stream could be searched. Throws `BAD_DIRECTORY` if it ends within a wanted entry.
-   */
+  /** Whether the stream could be searched. Throws `BAD_DIRECTORY` if it ends in a match. */
   finish(): boolean {
     const isCut = this.#held.subarray(0, this.#needle.length).equals(this.#needle);
     if (isCut) throw damaged('it ends within an entry');

@@ -16,20 +16,14 @@ import {
 } from './directory.ts';
 
 const START = Buffer.from(`{"stream":"${DIRECTORY_STREAM}","entries":[`);
-/**
- * Occurs only between two entries: quotes in strings are escaped, and objects in summaries have no
- * names.
- */
+/** Occurs only between entries: quotes in strings are escaped, and summaries have no names. */
 const BETWEEN = Buffer.from('},{"name":"');
 /** Bytes parsed at once, some thousand entries. */
 const BLOCK_BYTES = 1 << 20;
 /** Maximum size of a stream in another form than Kopia's and ours, which is parsed whole. */
 const WHOLE_BYTES_MAX = 64 << 20;
 
-/**
- * Parses a directory stream as it arrives. Holds only a part in memory. Skipped entries are counted
- * but not parsed.
- */
+/** Parses a directory stream as it arrives, in parts. Skipped entries are not parsed. */
 export class DirectoryDecoder {
   #toSkip: number;
   #held: Uint8Array[] = [];
@@ -133,10 +127,7 @@ export async function* streamDirectory(
   return summary;
 }
 
-/**
- * All entries of a directory object. Use this only if their number is small. Throws `BAD_DIRECTORY`
- * and read errors.
- */
+/** All entries of a small directory object. Throws `BAD_DIRECTORY` and read errors. */
 export async function readDirectory(
   { contents }: Repository,
   id: ObjectId,

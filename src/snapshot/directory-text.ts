@@ -28,10 +28,7 @@ export function formatMode(mode: number): string {
   return `0${(flags + (mode & 0o777)).toString(8)}`;
 }
 
-/**
- * JSON of an entry up to its object, in Kopia's field order: `{"name":…,"obj":"`. Absent fields are
- * zero.
- */
+/** JSON of an entry up to its object, in Kopia's order: `{"name":…,"obj":"`. Omits zeros. */
 export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHead): string {
   const first = name === '' ? '' : `"name":${goString(name)},`;
   const modeField = mode === 0 ? '' : `"mode":"${formatMode(mode)}",`;

@@ -177,10 +177,7 @@ function optional<T extends 'string' | 'number'>(
   return value as T extends 'string' ? string : number;
 }
 
-/**
- * Checks without a schema, because a directory of 100,000 names is parsed at once. Throws
- * `BAD_DIRECTORY`.
- */
+/** Without a schema: 100,000 names are parsed at once. Throws `BAD_DIRECTORY`. */
 export function parseEntry(value: unknown): DirectoryEntry {
   if (typeof value !== 'object' || value === null) throw badDirectory('an entry is not an object');
   const raw = value as RawEntry;

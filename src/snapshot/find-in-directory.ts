@@ -24,10 +24,7 @@ interface Wanted {
   readonly isIt: (entry: DirectoryEntry) => boolean;
 }
 
-/**
- * Minimum contents of a directory for a binary search. With fewer, it saves at most half of the
- * reads. Our choice.
- */
+/** Minimum contents for a binary search. Below, it saves at most half. Our choice. */
 const PIECES_MIN = 6;
 
 /**

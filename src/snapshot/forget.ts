@@ -15,10 +15,7 @@ type Tags = Readonly<Record<string, string>>;
 export interface ForgetOptions {
   readonly signal: AbortSignal;
   readonly batch?: number;
-  /**
-   * Called for each existing snapshot. If it returns false, the snapshot stays and is in no list of
-   * the result.
-   */
+  /** Called for each existing snapshot. If false, it stays and is in no list of the result. */
   readonly mayForget?: (id: string, tags: Tags) => Promise<boolean>;
 }
 

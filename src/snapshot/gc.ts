@@ -9,10 +9,7 @@ import {
 } from '../repository/index.ts';
 import { markUsedContents } from './used-contents.ts';
 
-/**
- * Changes between two flushes, about 300 bytes each in memory. Our choice: a flush makes at least
- * four requests.
- */
+/** Changes between two flushes, 300 bytes each. Our choice: a flush makes four requests. */
 const BATCH_CHANGES = 50_000;
 /** Contents read between two checks of the signal. */
 const ROWS_AT_ONCE = 50_000;

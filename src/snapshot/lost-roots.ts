@@ -65,9 +65,7 @@ export async function findLostRoots(
   }
 }
 
-/**
- * Marks the children of each directory. Returns the contents that are indexes of long directories.
- */
+/** Marks the children of each directory. Returns the indexes of long directories. */
 async function markBelow(
   repository: Repository,
   marks: IndexMarks,

@@ -139,9 +139,7 @@ export interface SnapshotFilter {
   tags?: Readonly<Record<string, string>> | undefined;
 }
 
-/**
- * Snapshots, oldest first. Throws `DAMAGED_SNAPSHOT` if any is damaged, for callers that need all.
- */
+/** Oldest first. Throws `DAMAGED_SNAPSHOT` if any is damaged, for callers that need all. */
 export async function listSnapshots(
   repository: Repository,
   filter: SnapshotFilter = {},

@@ -32,10 +32,7 @@ const EXTRA = bytesOf(EXTRA_FIELD);
 const OPEN = 123;
 const CLOSE = 125;
 
-/**
- * Reads files and symbolic links of a stream. The fields are those of the entry last read by
- * {@link next}.
- */
+/** Reads files and links of a stream. The fields are of the entry last read by {@link next}. */
 export class StreamCursor {
   /** Start of the next entry. */
   at: number;

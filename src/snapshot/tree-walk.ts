@@ -18,10 +18,7 @@ export interface TreeWalk {
   /** Path of the root. The default is ''. */
   readonly path?: string;
   readonly signal?: AbortSignal | undefined;
-  /**
-   * Selects the entries of the directory at `path`. Omitted entries are skipped with everything
-   * below them.
-   */
+  /** Selects a directory's entries. Omitted entries are skipped with everything below. */
   readonly entriesOf?: ((path: string, batches: Batches) => Batches) | undefined;
 }
 

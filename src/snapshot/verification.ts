@@ -23,10 +23,7 @@ import { type DamageSearchResult, searchDamage } from './damage-search.ts';
 import { listReadableSnapshots, type Snapshot } from './snapshot-manifest.ts';
 import { PROBLEMS_MAX, type TreeCounters, verifyTrees } from './verify.ts';
 
-/**
- * How often a running verification records its findings. Our choice: a killed run must repeat this
- * much reading.
- */
+/** How often findings are recorded. Our choice: a killed run repeats this much reading. */
 const SAVE_EVERY_NS = 15n * MINUTE_NS;
 
 export interface VerificationOptions {
@@ -36,10 +33,7 @@ export interface VerificationOptions {
    */
   readonly share?: number | undefined;
   readonly readAll?: boolean;
-  /**
-   * After this time the run starts no more packs, but it reads at least one. So even short runs
-   * make progress.
-   */
+  /** After this time the run starts no more packs, except the first, so that it makes progress. */
   readonly budgetNs?: Nanoseconds | undefined;
   /** Where the sample starts if no position is or can be recorded: the end of the previous run. */
   readonly position?: number | undefined;
@@ -174,10 +168,7 @@ class Verification {
     };
   }
 
-  /**
-   * Reports unreadable parts of the index and manifests as problems. All other parts are still
-   * checked.
-   */
+  /** Reports unreadable parts of index and manifests. All other parts are still checked. */
   async #load(): Promise<Snapshot[]> {
     const { contents, manifests } = this.#repository;
     for (const { message } of contents.unreadableIndexes)

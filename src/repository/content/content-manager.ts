@@ -16,10 +16,7 @@ import type { PackBuffers } from './pack-buffers.ts';
 import type { UploadSource } from './session-marker.ts';
 import { WriteSession } from './write-session.ts';
 
-/**
- * Flushes running at once. Our choice: while a flush waits for the storage, all later writes join
- * the next flush.
- */
+/** Flushes running at once. Our choice: later writes join the next flush. */
 const FLUSHES_MAX = 1;
 
 /**
@@ -33,13 +30,9 @@ interface ReadPackedOptions {
   readonly fresh?: boolean;
 }
 
-/**
- * Finds, reads and writes contents by ID. Packs become durable before the index that names them.
- */
+/** Finds, reads and writes contents by ID. Packs become durable before their index. */
 export class ContentManager {
-  /**
-   * Contents that the index names but that are missing or damaged. Empty until damage is reported.
-   */
+  /** Contents in the index that are missing or damaged. Empty until damage is reported. */
   readonly damaged = new DamagedContents();
   readonly #options: ContentManagerOptions;
   readonly #loaded: LoadedIndex;
@@ -48,10 +41,7 @@ export class ContentManager {
   readonly #flushing = new Set<WriteSession>();
   #uploadSource: UploadSource | undefined;
   readonly #blocks: MetadataBlocks;
-  /**
-   * Refuses all writes after a failed put or flush, because contents that others refer to may be
-   * missing.
-   */
+  /** Refuses writes after a failed put or flush, because referenced contents may be missing. */
   readonly #packs: OpenPacks;
   readonly #writer: ContentWriter;
   #flushQueue: Promise<void> = Promise.resolve();
@@ -102,24 +92,17 @@ export class ContentManager {
     return this.#loaded.refreshIfOld(options);
   }
 
-  /**
-   * `DAMAGED_BLOB` for each unreadable index blob in use. Contents may be missing or have moved.
-   */
+  /** `DAMAGED_BLOB` for each unreadable index blob. Contents may be missing or have moved. */
   get unreadableIndexes(): readonly CodedError[] {
     return this.#loaded.unreadable;
   }
 
-  /**
-   * Maintenance needs the whole index. Throws `INDEX_UNREADABLE` like {@link LoadedIndex.require}.
-   */
+  /** For maintenance. Throws `INDEX_UNREADABLE` like {@link LoadedIndex.require}. */
   requireIndex(need: IndexNeed): void {
     this.#loaded.require(need);
   }
 
-  /**
-   * The entry of a content, written by this or another client. Includes deleted contents.
-   * Synchronous.
-   */
+  /** The entry of any client's content, including deleted contents. Synchronous. */
   find(id: ContentId): IndexEntry | undefined {
     return this.#findPending(id) ?? this.#loaded.index.find(id);
   }
@@ -139,10 +122,7 @@ export class ContentManager {
     return this.isStored(this.find(id));
   }
 
-  /**
-   * Whether the content of this entry is neither deleted nor damaged. Pass an entry found since the
-   * last await.
-   */
+  /** Whether the content is neither deleted nor damaged. Find the entry after the last await. */
   isStored(entry: IndexEntry | undefined): boolean {
     return entry !== undefined && !entry.deleted && !this.damaged.has(entry);
   }
@@ -162,18 +142,12 @@ export class ContentManager {
     return true;
   }
 
-  /**
-   * Committed entries in key order, including deleted contents. Flush first to include your own
-   * writes.
-   */
+  /** Committed entries in key order, including deleted contents. Without unflushed writes. */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
     return this.#loaded.index.entries(range);
   }
 
-  /**
-   * All {@link entries}, for callers that need few fields. A row is valid until the next row is
-   * read.
-   */
+  /** {@link entries} for callers that need few fields. A row is valid until the next. */
   rows(): Iterable<IndexRow> {
     return this.#loaded.index.rows();
   }
@@ -206,9 +180,7 @@ export class ContentManager {
     return this.#loaded.index.watermarkSeconds;
   }
 
-  /**
-   * Rows of the committed index, including hidden rows. Up to a few times the number of contents.
-   */
+  /** Rows of the committed index, also hidden rows. Up to a few times the contents. */
   get rowCount(): number {
     return this.#loaded.index.rowCount;
   }
@@ -384,10 +356,7 @@ export class ContentManager {
     return this.#writer.write(data, options);
   }
 
-  /**
-   * Throws the failure that makes all writes impossible. Long reads call this, so that they stop
-   * early.
-   */
+  /** Throws the failure that makes all writes impossible. Call it to stop a long read early. */
   assertWritable(): void {
     if (this.#packs.failure) throw this.#packs.failure;
   }
@@ -406,9 +375,7 @@ export class ContentManager {
     return previous ? Math.max(now, previous.timestampSeconds + 1) : now;
   }
 
-  /**
-   * Marks a content as deleted, or undeletes it, without rewriting it. Throws `CONTENT_NOT_FOUND`.
-   */
+  /** Marks a content as deleted, or undeletes it, in place. Throws `CONTENT_NOT_FOUND`. */
   setDeleted(id: ContentId, deleted: boolean): void {
     this.setEntryDeleted(this.findOrThrow(id), deleted);
   }

@@ -20,17 +20,11 @@ export interface WriteContentOptions {
   readonly compressor?: Compressor | undefined;
 }
 
-/**
- * Hashes, compresses and encrypts contents in this thread. Used for metadata and other small
- * contents.
- */
+/** Hashes, compresses and encrypts small contents, such as metadata, in this thread. */
 export class ContentWriter {
   readonly #options: ContentManagerOptions;
   readonly #contents: StoredContents;
-  /**
-   * Contents being appended. Hundreds of symbolic links may share a target, and find() does not
-   * return it yet.
-   */
+  /** Contents being appended, which find() misses. Hundreds of links may share a target. */
   readonly #writing = new Map<ContentId, Promise<void>>();
 
   constructor(options: ContentManagerOptions, contents: StoredContents) {

@@ -106,9 +106,7 @@ export class DamagedContents {
     if (other.#hasMore) this.#hasMore = true;
   }
 
-  /**
-   * Used if there is more damage than fits: all contents of unlisted packs then count as damaged.
-   */
+  /** For more damage than fits: contents of packs that are not listed then count as damaged. */
   setListed(listed: ListedPacks): void {
     this.#listed = listed;
   }

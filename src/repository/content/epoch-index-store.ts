@@ -18,10 +18,7 @@ import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts
 import { type BlobCodec, damagedBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
-/**
- * A state may be used for writing for three quarters of the refresh interval (Kopia:
- * epoch_manager.go).
- */
+/** Share of the refresh interval in which a state allows writes (Kopia: epoch_manager.go). */
 const REFRESH_SHARE = 0.75;
 /**
  * The minimum lifetime of a state. A repository may set an interval of 0, and then no state would
@@ -29,10 +26,7 @@ const REFRESH_SHARE = 0.75;
  * (`Parameters.Validate`).
  */
 const REFRESH_MIN_NS = MINUTE_NS;
-/**
- * Give up after this many states that expired while they were read: the storage is too slow. Our
- * choice.
- */
+/** Give up after this many states that expired while they were read. Our choice. */
 const ATTEMPTS_MAX = 10;
 
 export interface EpochIndexStoreOptions {

@@ -56,10 +56,7 @@ export const lastEpochOf = (id: BlobId): number =>
     .find(Boolean)
     ?.at(-1) ?? -1;
 
-/**
- * The first complete group of blobs named `<any>-s<set>-c<count>`. A name without that form is a
- * complete group of one.
- */
+/** The first complete group of blobs `<any>-s<set>-c<count>`. Other names are complete alone. */
 export function findCompleteSet(
   blobs: readonly BlobMetadata[],
 ): readonly BlobMetadata[] | undefined {
@@ -85,10 +82,7 @@ function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
 
 const epochOf = (id: BlobId, pattern: RegExp): number => numbersOf(id, pattern)?.[0] ?? -1;
 
-/**
- * Unix seconds of a watermark. Future watermarks count as 0, because they would hide fresh
- * deletions.
- */
+/** Unix seconds of a watermark. Future ones count as 0: they would hide fresh deletions. */
 function watermarkOf({ id, timestampNs }: BlobMetadata): number {
   const seconds = Number(WATERMARK.exec(id)?.[1] ?? 0);
   const latest = Number((timestampNs + WATERMARK_AHEAD_NS_MAX) / SECOND_NS);
@@ -139,10 +133,7 @@ function incompleteSets(blobs: readonly BlobMetadata[], kind: RegExp): RangeSet[
   });
 }
 
-/**
- * Incomplete compactions whose inputs are deleted, so entries are lost. (A killed compaction keeps
- * its inputs.)
- */
+/** Incomplete compactions whose inputs are deleted. A killed compaction keeps its inputs. */
 export const lostCompactions = (state: EpochState): RangeSet[] =>
   state.incomplete.filter(({ min, max }) => {
     const first = Math.max(min, lastRangeEpoch(state) + 1);

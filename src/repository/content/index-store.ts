@@ -19,9 +19,6 @@ export interface SignalOptions {
 export interface IndexStore {
   /** The blobs that together hold every entry. Always lists the storage. */
   listActive(options?: SignalOptions): Promise<ActiveIndexSet>;
-  /**
-   * Makes bodies durable and returns their IDs. A failure may leave some blobs that others have
-   * read.
-   */
+  /** Makes bodies durable and returns their IDs. A failure may leave blobs that others read. */
   write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]>;
 }

@@ -40,10 +40,7 @@ export interface LegacyIndexStoreOptions {
   putOptions: PutOptions;
 }
 
-/**
- * The `n` index blobs of format 1, and the `m` logs of their compactions (Kopia:
- * index_blob_manager_v0.go).
- */
+/** The `n` index blobs of format 1 and their `m` logs (Kopia: index_blob_manager_v0.go). */
 export class LegacyIndexStore implements IndexStore {
   readonly #options: LegacyIndexStoreOptions;
   /** Whether the poison blob existed when this was opened: an upgrade did not finish. */
@@ -72,10 +69,7 @@ export class LegacyIndexStore implements IndexStore {
     return { blobs: [...active.values()], watermarkSeconds: 0, superseded, lost };
   }
 
-  /**
-   * Throws `REPOSITORY_UPGRADED` if the repository got epochs meanwhile. Clients no longer read `n`
-   * blobs then.
-   */
+  /** Throws `REPOSITORY_UPGRADED` if the repository got epochs, so nobody reads `n` blobs. */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     const { storage, codec, putOptions } = this.#options;
     const written: BlobId[] = [];

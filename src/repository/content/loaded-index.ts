@@ -46,10 +46,7 @@ export interface LoadedIndexOptions {
 /** How much of the index a caller needs. */
 export type IndexNeed = 'whatever can be read' | 'all of it';
 
-/**
- * The index loaded from its blobs, plus entries written here since. A refresh can run during
- * flushes.
- */
+/** The index loaded from blobs, plus entries written here. A refresh can run during flushes. */
 export class LoadedIndex {
   readonly #options: LoadedIndexOptions;
   #index: CommittedIndex;
@@ -98,10 +95,7 @@ export class LoadedIndex {
     if (first && this.#need === 'all of it') throw indexUnreadable(first, unreadable.length);
   }
 
-  /**
-   * Reads the index blobs again. An abort ends this at once, even if the storage hangs, and keeps
-   * the old index.
-   */
+  /** Reads the index blobs again. An abort returns at once and keeps the old index. */
   async refresh({ signal }: SignalOptions = {}): Promise<void> {
     signal?.throwIfAborted();
     const memoryBytes = this.#options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
@@ -238,10 +232,7 @@ function clamp(value: bigint, min: bigint, max: bigint): bigint {
   return value > max ? max : value;
 }
 
-/**
- * Settles with the task or the abort, whichever comes first. An aborted task may run on, and its
- * result is ignored.
- */
+/** Settles with the task or the abort. An aborted task may run on, and its result is ignored. */
 async function orAborted(task: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
   if (!signal) return task;
   const aborted = Promise.withResolvers<never>();

@@ -1,10 +1,7 @@
 import { type BlobId, blobId, type BlobStorage } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
-/**
- * Bytes read at once from a metadata pack, because directories of one tree are adjacent. Our
- * choice.
- */
+/** Bytes read at once from a metadata pack. Directories of a tree are adjacent. Our choice. */
 const BLOCK_BYTES = 1 << 20;
 /** Blocks in the cache. Packs never change, so blocks stay valid. */
 export const BLOCKS_MAX = 6;
@@ -26,20 +23,14 @@ export class MetadataBlocks {
   readonly #lengths = new Map<BlobId, Promise<number>>();
   /** Blocks by `pack offset`, least recently used first. */
   readonly #blocks = new Map<string, Block>();
-  /**
-   * Buffers of dropped blocks, for reuse. A new buffer for each block would trigger a collection
-   * every few blocks.
-   */
+  /** Buffers of dropped blocks, for reuse. New buffers would trigger frequent collections. */
   readonly #idle: Uint8Array[] = [];
 
   constructor(storage: BlobStorage) {
     this.#storage = storage;
   }
 
-  /**
-   * Passes the bytes to `use`. They are valid until it returns. Throws errors of `getBlob` and
-   * `use`.
-   */
+  /** Passes the bytes, valid until `use` returns. Throws errors of `getBlob` and `use`. */
   async read<T>(
     { packBlobId, packOffset, packedLength }: IndexEntry,
     { signal, fresh = false }: { signal?: AbortSignal | undefined; fresh?: boolean },

@@ -7,10 +7,7 @@ export type PackKind = 'p' | 'q';
 
 /** Maintenance rewrites packs filled below this share (maintenance/rewrite-packs.ts). */
 const LONG_ENOUGH_SHARE = 0.6;
-/**
- * Kopia lets a pack grow by the chunk that fills it. Fewer, longer packs need fewer requests and
- * more memory.
- */
+/** Kopia grows a pack by its last chunk. Longer packs need fewer requests and more memory. */
 const LENGTH_SHARE_MAX = 1.2;
 /** The most bytes that a preamble and the format replica take in a new pack. */
 const PREAMBLE_BYTES_MAX = 4096;
@@ -59,9 +56,7 @@ interface Waiting {
  */
 export class OpenPacks {
   readonly #options: OpenPacksOptions;
-  /**
-   * Limits the appends of each kind that hold or await a pack. More would leave many short packs.
-   */
+  /** Limits appends of a kind that hold or await a pack, because more would leave short packs. */
   readonly #lanes: Record<PackKind, Semaphore>;
   /** Packs without a writer. */
   #idle: OpenPack[] = [];
@@ -83,10 +78,7 @@ export class OpenPacks {
     return this.#failure;
   }
 
-  /**
-   * Calls `fill` with a pack of this owner and kind that has room. Throws the first failure of any
-   * put.
-   */
+  /** Calls `fill` with an owner's pack that has room. Throws the first failure of any put. */
   async append(
     owner: PackOwner,
     kind: PackKind,
@@ -127,9 +119,7 @@ export class OpenPacks {
     for (const open of this.#idle.splice(0)) this.#drop(open, failure);
   }
 
-  /**
-   * An idle pack with room, fullest first, so that few short packs remain. Otherwise a new pack.
-   */
+  /** An idle pack with room, fullest first, to leave few short packs. Otherwise a new pack. */
   #take(owner: PackOwner, kind: PackKind, roomBytes: number): OpenPack | Promise<OpenPack> {
     if (this.#failure) throw this.#failure;
     const { buffers } = this.#options;
@@ -188,10 +178,7 @@ export class OpenPacks {
     }
   }
 
-  /**
-   * Whether to append to this pack. A pack that is long enough is closed if the append would make
-   * it too long.
-   */
+  /** Whether to append here. A long enough pack is closed instead of getting too long. */
   #fits(pack: Pack, roomBytes: number): boolean {
     const { maxPackBytes } = this.#options;
     const isLongEnough = pack.length >= maxPackBytes * LONG_ENOUGH_SHARE;

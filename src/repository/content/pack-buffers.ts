@@ -1,10 +1,7 @@
 import { assert } from '../../base/index.ts';
 import type { Arena } from '../../codec/index.ts';
 
-/**
- * Room for a full pack, or for a 60 % full pack plus the longest content. (Maintenance rewrites
- * packs below 60 %.)
- */
+/** Room for a full pack, or a 60 % full pack (maintenance's limit) plus the longest content. */
 export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): number {
   const slack = 256 << 10;
   return slack + Math.max(maxPackBytes, Math.ceil(maxPackBytes * 0.6) + contentBytesMax);
@@ -13,10 +10,7 @@ export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): 
 /** Called with a buffer on the caller's turn. */
 export type BufferTaker = (buffer: Uint8Array) => void;
 
-/**
- * A fixed number of buffers, which bounds the memory of packs. Callers wait in line for a free
- * buffer.
- */
+/** A fixed number of buffers, which limits the memory of packs. Callers wait in line. */
 export class PackBuffers {
   readonly bufferBytes: number;
   /** Called when a caller starts to wait. Release buffers that you do not need. */

@@ -6,10 +6,7 @@ import type { Encryptor, ContentHasher } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 
-/**
- * Each pack starts with 32 random bytes. In Kopia this is minimum and maximum
- * (repo/content/content_manager.go).
- */
+/** Random bytes at the start of a pack. Kopia's minimum and maximum (content_manager.go). */
 const PREAMBLE_BYTES = 32;
 /** The local index starts at a multiple of this. */
 const ALIGNMENT = 4096;
@@ -30,17 +27,12 @@ export interface PackCodec {
   random: RandomBytes;
 }
 
-/**
- * A pack being filled. Contents are appended to `buffer`, which may be shared memory. `finish`
- * returns the whole blob.
- */
+/** A pack being filled. `buffer` may be shared memory. `finish` returns the whole blob. */
 export class Pack {
   readonly blobId: BlobId;
   readonly buffer: Uint8Array;
   readonly entries: IndexEntry[] = [];
-  /**
-   * Deleted contents of other packs, written to the local index so that a rebuilt index knows them.
-   */
+  /** Deleted contents of other packs, written to the local index for a rebuilt index. */
   marks: readonly IndexEntry[] = [];
   #length = 0;
   #isClosing = false;
@@ -79,10 +71,7 @@ export class Pack {
     return offset;
   }
 
-  /**
-   * The whole blob in pieces, with padding, local index and postamble. The first piece is a view of
-   * the buffer.
-   */
+  /** The blob in pieces, with padding, local index and postamble. The first is the buffer. */
   finish(codec: PackCodec): Uint8Array[] {
     const padding = codec.random(ALIGNMENT - (this.#length % ALIGNMENT));
     const body = Buffer.concat([
@@ -135,10 +124,7 @@ export function decodePostamble(
   return { iv, offset: offset.value, length: indexLength.value };
 }
 
-/**
- * The bytes before the preamble if `enablePasswordChange` is off: kopia.repository, for disaster
- * recovery.
- */
+/** Copy of kopia.repository before the preamble if `enablePasswordChange` is off, for recovery. */
 export function formatReplica(formatBlob: Uint8Array): Uint8Array {
   const hmac = createHmac('sha256', 'kopia-repository').update(formatBlob).digest();
   const length = Buffer.alloc(2);

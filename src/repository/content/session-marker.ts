@@ -71,9 +71,7 @@ interface SealedMarker {
   readonly bytes: Uint8Array;
 }
 
-/**
- * The blob that stops other clients from deleting the session's packs until an index names them.
- */
+/** Stops other clients from deleting the session's packs until an index names them. */
 export class SessionMarker {
   readonly #options: ContentManagerOptions;
   readonly #session: SessionId;

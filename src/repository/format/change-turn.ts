@@ -87,10 +87,7 @@ export async function takeTurn(storage: BlobStorage, options: TurnOptions): Prom
   }
 }
 
-/**
- * Whether the copy is from a run of this command, or of the opposite change. This run then
- * continues it.
- */
+/** Whether the copy is of this command or its opposite. This run then continues it. */
 function isSamePassword({ copy }: StoredRecoveryCopy, { newKey }: TurnOptions): boolean {
   return copy !== undefined && (opens(newKey, copy.after) || opens(newKey, copy.before));
 }
@@ -131,9 +128,7 @@ async function isOver(
   }
 }
 
-/**
- * Throws `PASSWORD_CHANGE_RACED` if kopia.repository is complete and differs from the loaded one.
- */
+/** Throws `PASSWORD_CHANGE_RACED` if kopia.repository is complete but not the loaded one. */
 async function isLost(
   storage: BlobStorage,
   { formatBlobBytes }: Format,

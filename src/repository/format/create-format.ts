@@ -26,10 +26,7 @@ export interface NewFormat {
   splitter: string;
   /** Version 1 exists only to test old repositories. The command line offers 2 and 3. */
   version: 1 | 2 | 3;
-  /**
-   * How long packs and indexes are locked. Throws `UNSUPPORTED_PUT` if the storage has no object
-   * lock.
-   */
+  /** Lock period of packs and indexes. Throws `UNSUPPORTED_PUT` without object lock. */
   retention?: Retention | undefined;
 }
 

@@ -4,10 +4,7 @@ import { type Format, loadFormat, type OpenFormatOptions } from './format-blob.t
 
 /** Kopia: repo/format/format_blob_cache.go, DefaultRepositoryBlobCacheDuration (v0.23.1). */
 const VALID_NS: Nanoseconds = 15n * MINUTE_NS;
-/**
- * Blobs that are locked if the repository has a retention (Kopia: repo/open.go,
- * wrapLockingStorage).
- */
+/** Blobs that a retention locks (Kopia: repo/open.go, wrapLockingStorage). */
 const LOCKED = /^(n|x|p|q|kopia\.repository|kopia\.blobcfg)/;
 
 /**

@@ -14,10 +14,7 @@ const TAG_BYTES = 16;
 export const SCRYPT = 'scrypt-65536-8-1';
 export const PBKDF2 = 'pbkdf2-sha256-600000';
 
-/**
- * Recently derived keys. Opening, reopening and changing the password use the same keys. Each takes
- * 0.1 s and 64 MiB.
- */
+/** Recently derived keys, 0.1 s and 64 MiB each. Reopening and password changes reuse them. */
 const derived = new Map<string, Promise<Uint8Array>>();
 const DERIVED_MAX = 8;
 
@@ -67,10 +64,7 @@ async function derive(
   }
 }
 
-/**
- * HKDF-SHA256 with the unique ID as salt, in Kopia's argument order for format and maintenance
- * keys.
- */
+/** HKDF-SHA256 with the unique ID as salt, as Kopia derives format and maintenance keys. */
 export function derivePurposeKey(key: Uint8Array, uniqueId: Uint8Array, purpose: string): Buffer {
   return Buffer.from(hkdfSync('sha256', key, uniqueId, purpose, 32));
 }

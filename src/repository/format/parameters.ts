@@ -9,9 +9,7 @@ const MIB = 1 << 20;
 /** A Go int64. Durations from 104 days on arrive as bigint. Read only, never written back. */
 const long = z.union([z.number().min(0), z.bigint().min(0n).transform(Number)]);
 
-/**
- * Durations are in nanoseconds. Names and defaults are Kopia's (internal/epoch/epoch_manager.go).
- */
+/** Durations in nanoseconds. Kopia's names and defaults (internal/epoch/epoch_manager.go). */
 const epochSchema = z.looseObject({
   Enabled: z.boolean().optional().default(false),
   EpochRefreshFrequency: long.optional().default(0),

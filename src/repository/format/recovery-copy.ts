@@ -16,10 +16,7 @@ import type { RepositoryParameters } from './parameters.ts';
  */
 export const RECOVERY_COPY_PREFIX = 'kopia.longshore-password-change';
 
-/**
- * Maximum size of a format blob. Kopia's is below 2 KiB, and an upgrade lock or required features
- * add little.
- */
+/** Maximum size of a format blob. Kopia's is below 2 KiB, or little more during an upgrade. */
 export const FORMAT_BYTES_MAX = 1 << 20;
 
 /** Reads only the newest copies, in case someone added many. Our choice. */
@@ -31,9 +28,7 @@ export interface RecoveryCopy {
   readonly before: Uint8Array;
   /** kopia.repository under the new password. */
   readonly after: Uint8Array;
-  /**
-   * kopia.blobcfg, sealed with a key that does not depend on the password, see {@link sealBlobcfg}.
-   */
+  /** kopia.blobcfg, sealed with a key that is independent of the password ({@link sealBlobcfg}). */
   readonly blobcfg: Uint8Array | undefined;
   /**
    * The run lost a race and writes no more format blobs. The copy stays, because its requests may
@@ -104,10 +99,7 @@ export async function putRecoveryCopy(
   await storage.putBlob(id, [Buffer.from(json)]);
 }
 
-/**
- * The key derives from the master key, which password changes keep. So it works after any race or
- * kill.
- */
+/** Derived from the master key, which password changes keep, so it works after a race or kill. */
 const blobcfgKey = ({ masterKey }: RepositoryParameters, uniqueId: Uint8Array): Uint8Array =>
   derivePurposeKey(masterKey, uniqueId, 'longshore recovery copy');
 

@@ -2,10 +2,7 @@ import { closeSync, fstatSync, readSync } from 'node:fs';
 import { giveBack } from '../../base/index.ts';
 import type { ByteSource } from './index-layout.ts';
 
-/**
- * Takes ownership of the bytes. `close` frees the memory at once, because garbage collection may be
- * late.
- */
+/** Takes ownership. `close` frees the memory at once, because garbage collection may be late. */
 export function memorySource(bytes: Uint8Array): ByteSource {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
   return {

@@ -65,10 +65,7 @@ export class CommittedIndex {
   /** Reused buffer for the key of a lookup, to avoid garbage. */
   readonly #key = Buffer.alloc(65);
 
-  /**
-   * @param memoryBytes memory for all bodies. A merged body above half of it goes to a scratch
-   * file.
-   */
+  /** @param memoryBytes memory for all bodies. A merged body above half of it goes to a file. */
   constructor(memoryBytes: number, watermarkSeconds: number, options: CommittedIndexOptions = {}) {
     this.#options = options;
     this.#bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
@@ -191,10 +188,7 @@ export class CommittedIndex {
     return best;
   }
 
-  /**
-   * Whether all contents exist and none is deleted. `keys` holds keys of `keyBytes` bytes each,
-   * without gaps.
-   */
+  /** Whether all contents exist and none is deleted. `keys` has keys of `keyBytes` each. */
   hasAll(keys: Uint8Array, keyBytes: number): boolean {
     for (let at = 0; at < keys.length; at += keyBytes) {
       if (!this.#has(keys, at, keyBytes)) return false;

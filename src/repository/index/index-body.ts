@@ -204,10 +204,7 @@ export class IndexBody implements RowDecoder {
     return true;
   }
 
-  /**
-   * Whether any row with this first key byte is deleted. In a short body, whether any row is
-   * deleted.
-   */
+  /** Whether any row with this first key byte is deleted. In a short body: any row at all. */
   mayDelete(prefix: number): boolean {
     const table = this.#tableFor(prefix);
     if (table) return table.namesDeleted;
@@ -284,10 +281,7 @@ export class IndexBody implements RowDecoder {
     return table;
   }
 
-  /**
-   * Start positions of a prefix's keys by their first one or two bytes, which are as good as
-   * random.
-   */
+  /** Start positions of a prefix's keys by their first one or two bytes. */
   #makeTable(prefix: number): KeyTable {
     const from = this.lowerBound(Uint8Array.of(prefix));
     const to = prefix === 255 ? this.count : this.lowerBound(Uint8Array.of(prefix + 1));
@@ -423,10 +417,7 @@ export class IndexBody implements RowDecoder {
     return name;
   }
 
-  /**
-   * Whether the body may name one of these packs. Always true in version 1, which has no pack
-   * table.
-   */
+  /** Whether the body may name one of these packs. Always true in version 1. */
   namesPack(packs: ReadonlySet<string>): boolean {
     if (this.version === 1) return true;
     for (let i = 0; i < this.#layout.packCount; i++) if (packs.has(this.packAt(i))) return true;

@@ -1,8 +1,6 @@
 import { CodedError } from '../../base/index.ts';
 
-/**
- * Bytes of an index body, in memory or in an open file. Reads are synchronous, because lookups are.
- */
+/** Bytes of an index body, in memory or an open file. Reads are synchronous, like lookups. */
 export interface ByteSource {
   readonly lengthBytes: number;
   /** All bytes, if they are in memory. */

@@ -38,9 +38,7 @@ export class IndexMarks {
   #count = 0;
   #isOpen = true;
 
-  /**
-   * `keyBytes` is the key length of the repository. Tests lower `batchKeys`. Throws `BAD_INDEX`.
-   */
+  /** `keyBytes` is the repository's key length. Tests lower `batchKeys`. Throws `BAD_INDEX`. */
   constructor(
     bodies: readonly IndexBody[],
     watermarkSeconds: number,
@@ -80,10 +78,7 @@ export class IndexMarks {
     for (let i = 0; i < this.#keyBytes; i++) this.#keys[to + i] = keys[at + i] as number;
   }
 
-  /**
-   * Sets the second kind of mark, at once. Returns false if it was set, undefined if the index
-   * lacks the key.
-   */
+  /** Sets the other mark, at once. False if it was set, undefined if the index lacks the key. */
   enterKey(keys: Uint8Array, at: number): boolean | undefined {
     let isNew: boolean | undefined;
     for (const body of this.#bodies) {

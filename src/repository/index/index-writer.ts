@@ -122,10 +122,7 @@ function encodeV2(entries: Iterable<IndexEntry>, tables: Tables): Uint8Array {
   return Buffer.concat([encoder.header(), rows, encoder.trailer()]);
 }
 
-/**
- * The smallest entry size that holds all values. A later byte of the entry implies all earlier
- * ones.
- */
+/** The smallest entry size for all values. A later byte of the entry implies the earlier. */
 function entryBytesFor({ packs, formats, longest }: Tables): number {
   if (longest >= 1 << 24) return 19;
   if (packs.values.length > 65_536) return 18;

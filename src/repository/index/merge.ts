@@ -53,10 +53,7 @@ export function* mergeEntries(
   for (const row of mergeRows(cursors, onSuperseded)) yield row.entry;
 }
 
-/**
- * Whether another cursor has the same key as the first. In a heap, a child of the first then has
- * it.
- */
+/** Whether another cursor has the first one's key. In a heap, a child then has it. */
 function hasTwin(heap: readonly IndexRows[]): boolean {
   const top = heap[0] as IndexRows;
   for (const child of [heap[1], heap[2]]) if (child && top.compare(child) === 0) return true;
@@ -161,10 +158,7 @@ class SpillingBytes {
   }
 }
 
-/**
- * Builds a body from rows in key order, in memory or in a scratch file above `memoryBytesMax`.
- * Undefined without rows.
- */
+/** A body of rows in key order, in a file above `memoryBytesMax`. Undefined without rows. */
 export function buildIndexBody(
   rows: Iterable<IndexRows | Pick<Row, 'entry'>>,
   memoryBytesMax: number,

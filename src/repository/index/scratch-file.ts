@@ -15,10 +15,7 @@ import type { ByteSource } from './index-layout.ts';
 
 export type OpenScratch = () => ScratchFile;
 
-/**
- * An unnamed file that disappears with its descriptor, even after SIGKILL. Close it or pass it on
- * as a source.
- */
+/** An unnamed file, deleted with its descriptor, even by SIGKILL. Close it or pass it on. */
 export class ScratchFile {
   readonly #directory: string;
   readonly #descriptor: number;
@@ -86,10 +83,7 @@ export function freeScratchBytes(directory: string = tmpdir()): number {
   }
 }
 
-/**
- * Checks the scratch space before long work, which would otherwise end without a result. Throws
- * `SCRATCH_FULL`.
- */
+/** Checks the scratch space before long work. Throws `SCRATCH_FULL`. */
 export function assertScratchRoom(neededBytes: number, freeBytes: number): void {
   if (neededBytes <= freeBytes) return;
   const [needed, free] = [formatBytes(neededBytes), formatBytes(freeBytes)];

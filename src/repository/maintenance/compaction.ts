@@ -11,10 +11,7 @@ import type { OpenScratch } from '../index/scratch-file.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import { CompactionSums } from './compaction-sums.ts';
 
-/**
- * Entries in one compacted blob. Kopia puts up to 16 million. Longshore puts from memory, so uses
- * fewer.
- */
+/** Entries in a compacted blob, which is put from memory. Kopia allows 16 million. */
 const SHARD_ENTRIES = 250_000;
 /** Memory for the blobs being merged. More goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;

@@ -178,10 +178,7 @@ export class Cycle {
     this.#context.repository.manifests.invalidate();
   }
 
-  /**
-   * Run this before the collection, which keeps all contents of manifests. Not in the schedule
-   * either.
-   */
+  /** Run this before the collection, which keeps contents of manifests. Not in the schedule. */
   async #restoreDeletions(): Promise<void> {
     const { repository, logger } = this.#context;
     if (this.#dryRun) return;
@@ -193,10 +190,7 @@ export class Cycle {
     logger.warn({ manifests: restoredManifestCount }, text);
   }
 
-  /**
-   * Why this run must not delete anything, or undefined. Other clients may still use an older
-   * index.
-   */
+  /** Why this run must not delete: other clients may still use an older index. */
   get #adoptedReason(): string | undefined {
     if (this.#late.adopted.size === 0) return undefined;
     return 'late index blobs were rewritten in this run: the next run goes on';
@@ -264,9 +258,7 @@ export class Cycle {
     );
   }
 
-  /**
-   * Whether the packs replaced by the last rewrite are deleted. Only then may the next rewrite run.
-   */
+  /** Whether the packs of the last rewrite are deleted. Only then may the next one run. */
   #mayRewrite(...tasks: string[]): boolean {
     const { safety } = this.#context;
     const rewritten = this.#lastEnd(...tasks);

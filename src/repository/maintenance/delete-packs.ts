@@ -17,10 +17,7 @@ export interface DeletePacksOptions {
   readonly prefixes: readonly string[];
   /** The content count of an earlier run. */
   readonly earlierRowCount?: number | undefined;
-  /**
-   * Packs in use when this run began. They stay until the next run, even if the index no longer
-   * names them.
-   */
+  /** Packs in use when this run began. They stay, even if the index no longer names them. */
   readonly kept?: ReadonlySet<string>;
   /** Packs deleted between two checks of the index. Tests lower it. */
   readonly batchPacks?: number;
@@ -159,10 +156,7 @@ export function packsInIndex(
   return packs;
 }
 
-/**
- * Deletes in batches. From the second batch on, refreshes the index first and checks that it has
- * not shrunk.
- */
+/** Deletes in batches. From the second on, first checks that the index has not shrunk. */
 async function deletePacks(
   context: TaskContext,
   packs: readonly BlobMetadata[],

@@ -224,10 +224,7 @@ async function assertSameInputs(
   throw new CodedError('BAD_LISTING', text, { retry: 'backoff' });
 }
 
-/**
- * The storage's time: that of its newest index blob. If none exists, returns 0, so that no blob
- * counts as old.
- */
+/** The time of the storage's newest index blob. 0 if there is none: then no blob is old. */
 async function newestIndexNs({ storage }: Repository, state: EpochState): Promise<Nanoseconds> {
   let newest = 0n;
   for (const epoch of [state.writeEpoch - 1, state.writeEpoch, state.writeEpoch + 1]) {

@@ -17,10 +17,7 @@ const READS_AT_ONCE = 8;
 const ADVICE =
   'nothing was deleted; run "longshore store check" and then maintenance again, and see INDEX_SHRUNK in docs/verify-repositories.md if the message comes back';
 
-/**
- * Refuses to delete. Deletion trusts the index, and its listing may be old, incomplete, or from
- * another storage.
- */
+/** Refuses to delete. The index's listing may be old, incomplete, or of another storage. */
 export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: string): CodedError {
   return new CodedError(code, `${what}; ${ADVICE}`);
 }
@@ -125,10 +122,7 @@ export async function accountForLost(
   throw indexRefusal('INDEX_INCOMPLETE', text);
 }
 
-/**
- * When the repository got epochs, or 0 if it always had them. The index lacks contents that were
- * dropped before.
- */
+/** When the repository got epochs. The index lacks earlier drops. 0 if it always had them. */
 export async function upgradeTime({ storage }: Repository): Promise<bigint> {
   for await (const { timestampNs } of storage.listBlobs(POISON_BLOB)) return timestampNs;
   return 0n;

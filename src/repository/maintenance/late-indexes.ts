@@ -10,25 +10,16 @@ import { DELETIONS_KEPT_NS } from '../manifest/manifest-manager.ts';
 import { upgradeTime } from './index-guard.ts';
 import type { TaskContext } from './task.ts';
 
-/**
- * Maximum time of a compaction from its listing to its put. Blobs put meanwhile are not in it. Our
- * choice.
- */
+/** Maximum time of a compaction. Blobs put meanwhile are not in it. Our choice. */
 const COMPACTION_NS_MAX = HOUR_NS;
 /** Maximum clock difference between writers and the storage. */
 const CLOCKS_APART_NS = HOUR_NS;
 /** Entries not yet in an index, about 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
 
-/**
- * Index blobs that were put after the compaction of their epoch and have entries that the index
- * lacks.
- */
+/** Index blobs put after the compaction of their epoch, with entries that the index lacks. */
 export interface LateIndexes {
-  /**
-   * Blobs whose entries were written again in this run. They stay until a later run finds all
-   * entries in the index.
-   */
+  /** Blobs whose entries were written again. They stay until a later run finds them all. */
   readonly adopted: ReadonlySet<BlobId>;
   /** Blobs without useful entries: only missing packs, and deletions of contents in use. */
   readonly spent: ReadonlySet<BlobId>;
@@ -42,10 +33,7 @@ export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
  */
 export type AdoptedEntries = 'all' | 'unknown';
 
-/**
- * The plan names the late blobs. Useful entries are found when the blobs are read. Dry runs skip
- * this.
- */
+/** The plan names the late blobs. Their useful entries are found later. Not in dry runs. */
 export interface LateAdoption {
   readonly apply: () => Promise<LateIndexes>;
 }
@@ -134,10 +122,7 @@ const buried = (entry: IndexEntry): IndexEntry => ({
   timestampSeconds: entry.timestampSeconds + 1,
 });
 
-/**
- * Whether the body deletes manifest contents: a merge of manifests does so in its own index blob,
- * also in Kopia.
- */
+/** Whether the body deletes manifest contents, as merges do in their own index blob. */
 function deletesManifests(body: IndexBody): boolean {
   const first = 'm'.charCodeAt(0);
   const to = body.lowerBound(Uint8Array.of(first + 1));

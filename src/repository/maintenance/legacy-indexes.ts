@@ -29,10 +29,7 @@ export interface LegacyCompactionOptions {
   readonly dropDeletedBeforeNs?: Nanoseconds;
 }
 
-/**
- * Merges the `n` blobs of format 1. Puts one output, then a log of the replaced blobs, then deletes
- * those.
- */
+/** Merges `n` blobs of format 1: puts one output and a log, then deletes the inputs. */
 export async function planLegacyCompaction(
   context: TaskContext,
   options: LegacyCompactionOptions,

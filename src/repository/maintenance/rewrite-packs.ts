@@ -5,9 +5,7 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/**
- * Packs filled below this share are short (Kopia: content_rewrite.go, shortPackThresholdPercent).
- */
+/** Packs below this share are short (Kopia: content_rewrite.go, shortPackThresholdPercent). */
 const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;

@@ -2,10 +2,7 @@ import { HOUR_NS, messageOf } from '../../base/index.ts';
 import type { UnfinishedPutsOptions } from '../../blob/index.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/**
- * Our choice: a put takes seconds, but a put that hangs at a file server may continue after a
- * weekend.
- */
+/** Our choice: a put takes seconds, but one hanging at a file server may take a weekend. */
 const UNFINISHED_AGE_NS = 7n * 24n * HOUR_NS;
 
 /**

@@ -28,10 +28,7 @@ import {
 export type ManifestId = string & { readonly brand: 'ManifestId' };
 export type Labels = Readonly<Record<string, string>>;
 
-/**
- * A small labelled JSON document. `data` is the parsed payload, with integers beyond 2^53 as
- * bigint.
- */
+/** A small labelled JSON document. `data` is parsed, with integers beyond 2^53 as bigint. */
 export interface Manifest {
   readonly id: ManifestId;
   readonly labels: Labels;
@@ -42,10 +39,7 @@ export interface Manifest {
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
-/**
- * Longer contents are split parts of a merge. They do not count towards {@link COMPACT_AT}. Our
- * choice.
- */
+/** Longer contents are parts of a merge and do not count for {@link COMPACT_AT}. Our choice. */
 const SHORT_BYTES_MAX = 2 << 20;
 /** Maximum consecutive merges, when each missed a deletion. Our choice. */
 const MERGES_MAX = 3;
@@ -89,10 +83,7 @@ export class ManifestManager {
     this.#random = random;
   }
 
-  /**
-   * `DAMAGED_BLOB` for each unreadable manifest content. {@link find} may lack its snapshots,
-   * policies and deletions.
-   */
+  /** `DAMAGED_BLOB` for each unreadable content. {@link find} may lack its manifests. */
   async loadUnreadable(): Promise<readonly CodedError[]> {
     await this.#load();
     return this.#unreadable;
@@ -147,9 +138,7 @@ export class ManifestManager {
     throw new CodedError('MANIFEST_NOT_FOUND', `there is no manifest ${id}`);
   }
 
-  /**
-   * Adds a manifest, durable after `writePending` and a flush. `data` is encoded like Go's JSON.
-   */
+  /** Adds a manifest, durable after `writePending` and a flush. `data` is encoded like in Go. */
   put(labels: Labels, data: unknown): ManifestId {
     if (!labels[LABEL_TYPE]) throw new TypeError('a manifest needs the label "type"');
     const id = randomHex(16, this.#random);
@@ -157,10 +146,7 @@ export class ManifestManager {
     return id as ManifestId;
   }
 
-  /**
-   * Replaces the data of a manifest, durable like {@link put}. For one ID, every client uses the
-   * latest version.
-   */
+  /** Replaces a manifest's data, durable like {@link put}. Clients use the latest version. */
   replace(id: ManifestId, labels: Labels, data: unknown): void {
     this.#add({ id, labels: { ...labels }, deleted: false, data });
   }

@@ -58,9 +58,7 @@ export class IndirectDecoder {
   readonly #decoder = new TextDecoder('utf-8', { fatal: true });
   readonly #entries: IndirectEntry[] = [];
   #text = '';
-  /**
-   * Whether it starts like Kopia's JSON, so that rows can be parsed early. Undefined until known.
-   */
+  /** Whether it starts like Kopia's JSON, to parse rows early. Undefined until known. */
   #isRegular: boolean | undefined;
 
   push(bytes: Uint8Array): void {

@@ -9,20 +9,12 @@ interface ReadOptions {
   signal?: AbortSignal | undefined;
 }
 
-/**
- * Metadata objects are read whole up to this size. A longer object is damaged or an attack. Kopia
- * has no limit.
- */
+/** Maximum metadata object. A longer object is damaged or an attack. Kopia has no limit. */
 const WHOLE_BYTES_MAX = 2 ** 31;
-/**
- * Maximum decompressed size of a content with index version 1: the maximum chunk of the largest
- * splitter.
- */
+/** Maximum decompressed content with index version 1: the largest splitter's chunk. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
-/**
- * Bytes of a list parsed at once. Entries take several times the memory of their text. Our choice.
- */
+/** Bytes of a list parsed at once. Entries take several times their text. Our choice. */
 const LIST_BYTES = 64 << 10;
 
 /** A content of an object, in stream order, repeated `count` times. */

@@ -40,9 +40,7 @@ export class RandomObject {
     this.#cache = cache;
   }
 
-  /**
-   * Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and errors of the reads.
-   */
+  /** Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and read errors. */
   static async open(
     contents: ContentManager,
     object: { readonly objectId: ObjectId; readonly size: number },

@@ -119,10 +119,7 @@ async function judgeAll(
   return judged;
 }
 
-/**
- * Whether the list may be current. If all its snapshots have lost their roots, it was merged and
- * dropped long ago.
- */
+/** Whether the list may be current. If all snapshot roots are lost, it was merged long ago. */
 async function isOfUse(
   repository: Repository,
   entry: IndexEntry,

@@ -26,9 +26,7 @@ const READS_AT_ONCE = 8;
 const ENTRIES_AT_ONCE = 50_000;
 /** Memory for the remaining index. More goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
-/**
- * Maximum size of a moved blob, because it is copied in memory. Kopia makes shards of up to 800 MB.
- */
+/** Maximum size of a moved blob, copied in memory. Kopia makes shards of up to 800 MB. */
 const ASIDE_BYTES_MAX = 2 ** 30;
 /** Maximum epochs to fill. A higher number means forged epochs. Our choice. */
 const FILLED_EPOCHS_MAX = 10_000;
@@ -152,10 +150,7 @@ class Repair {
     return this.#wouldAdd.get(id) ?? contents.session.find(id) ?? contents.findHidden(id);
   }
 
-  /**
-   * Adds entries unchanged. The later of two entries for a content wins, even if another client
-   * wrote it.
-   */
+  /** Adds entries unchanged. The later of two entries for a content wins, from any client. */
   async #addAll(entries: readonly IndexEntry[]): Promise<void> {
     const { contents } = this.#repository;
     const { dryRun, signal } = this.#options;
@@ -191,10 +186,7 @@ class Repair {
     }
   }
 
-  /**
-   * Writes the entries of a damaged compaction's other blobs again, because those blobs no longer
-   * count.
-   */
+  /** Writes the entries of a damaged compaction's other blobs again: they stop counting. */
   async #rewriteReplaced(damaged: ReadonlySet<string>): Promise<void> {
     const { storage, codec, format } = this.#repository;
     if (!format.parameters.epochParameters.Enabled) return;

@@ -4,17 +4,12 @@ import { hashOf } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 
-/**
- * Maximum range read with one request. Our choice: a small process has memory for eight of these.
- */
+/** Maximum range of one request. Our choice: a small process has memory for eight. */
 const RANGE_BYTES_MAX = 4 << 20;
 /** Maximum unused bytes between two contents of a range. Our choice. */
 const GAP_BYTES_MAX = 64 << 10;
 
-/**
- * Reused buffers for ranges. New buffers would stay until the next garbage collection, which is
- * late on a busy machine.
- */
+/** Reused buffers for ranges. Garbage collection of new buffers is late on busy machines. */
 export class RangeBuffers {
   readonly #free: Uint8Array[] = [];
 
@@ -61,10 +56,7 @@ export function bytesOf(range: readonly IndexEntry[]): number {
   return end - start;
 }
 
-/**
- * Reads adjacent contents with one request. Returns undefined if it fails. The caller reads unsound
- * contents again.
- */
+/** Reads adjacent contents with one request. Undefined if it fails. Read unsound ones again. */
 export async function readRange(
   { contents, storage, codec }: Repository,
   range: readonly IndexEntry[],

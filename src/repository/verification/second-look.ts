@@ -25,9 +25,7 @@ export class SecondLook {
   readonly #read = new Set<string>();
   readonly #onRead: (packBlobId: string) => void;
 
-  /**
-   * `packs` exist in the storage. `onRead` is called once for each pack that was read completely.
-   */
+  /** `packs` exist in the storage. `onRead` is called once for each completely read pack. */
   constructor(
     packs: readonly string[],
     { random }: Pick<Repository, 'random'>,
@@ -58,10 +56,7 @@ export class SecondLook {
     this.#onRead(packBlobId);
   }
 
-  /**
-   * Reads the remaining packs until the time is over. Throws errors of `verify` and the signal's
-   * reason.
-   */
+  /** Reads the remaining packs until time is up. Throws errors of `verify` and the signal. */
   async read(repository: Repository, options: SecondLookOptions): Promise<void> {
     while (this.#waiting.size > 0 && !options.isOver()) {
       await this.#readGroup(repository, this.#nextGroup(options.entriesMax), options);

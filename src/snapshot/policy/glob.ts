@@ -84,9 +84,7 @@ export class Glob {
     return open;
   }
 
-  /**
-   * Adds positions reached without a character. Few consecutive steps are optional, see toSteps.
-   */
+  /** Adds positions reached without a character. Few steps in a row allow it, see toSteps. */
   #skip(open: Uint32Array): void {
     for (let changed = true; changed;) {
       changed = false;
@@ -122,10 +120,7 @@ export class Glob {
   }
 }
 
-/**
- * `fork` leads to the next step, `path`, or past it. `path` takes characters up to and including a
- * slash.
- */
+/** `fork` leads to the next step, `path`, or past it. `path` matches up to a slash. */
 type Step = GlobElement | 'star' | 'all' | 'fork' | 'path';
 
 const charOf = (element: GlobElement): string => (element.kind === 'char' ? element.char : '');

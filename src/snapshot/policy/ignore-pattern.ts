@@ -6,10 +6,7 @@ export interface IgnorePattern {
   readonly negated: boolean;
   /** Several stars, or a star and sets, take several times as long as other rules. */
   readonly isCostly: boolean;
-  /**
-   * `path` starts with `/`, the snapshot's root. Returns whether the rule applies: ignore, or keep
-   * if negated.
-   */
+  /** `path` starts with `/`, the root. Returns true to ignore, or to keep if negated. */
   applies(path: string, isDirectory: boolean): boolean;
 }
 
@@ -182,10 +179,7 @@ class RuleReader {
     return (other) => other === char;
   }
 
-  /**
-   * Kopia compares the name's length with its position in the rule. Later in a rule, it is not a
-   * class.
-   */
+  /** Kopia compares the name's length with its position. Later in a rule, it is no class. */
   #class(): RegExp | undefined {
     const end = this.#chars.indexOf(']', this.#at);
     if (end === -1) throw bad('a "[" has no "]"');
@@ -230,17 +224,11 @@ function expressionOf(tokens: readonly Token[], implied: number): RegExp | undef
  */
 const [UNKNOWN, YES, NO, NEVER, AT_SLASH] = [0, 1, 2, 3, 4];
 
-/**
- * Matches a path like Kopia. Each token meets each position once. So the time is at most path
- * length times rule length.
- */
+/** Matches like Kopia. Time is at most path length times rule length. */
 class KopiaMatcher {
   readonly #tokens: readonly Token[];
   #text: readonly string[] = [];
-  /**
-   * Results by token and position: for a match that starts there, and for a star that continues
-   * there.
-   */
+  /** Results by token and position, for a match or a star that goes on there. */
   #begun = new Uint8Array(0);
   #further = new Uint8Array(0);
 

@@ -4,19 +4,13 @@ import { Glob, type GlobElement } from './glob.ts';
 /** A pattern of an option such as `--exclude`, in the syntax of a .gitignore line. */
 export interface PathPattern {
   readonly negated: boolean;
-  /**
-   * `path` starts with `/`, the snapshot's root. Returns whether the pattern applies, negated or
-   * not.
-   */
+  /** `path` starts with `/`, the root. Returns whether the pattern applies, negated or not. */
   applies(path: string, isDirectory: boolean): boolean;
   /** Whether it may apply to anything below a directory. The root is ''. */
   mayApplyBelow(directory: string): boolean;
 }
 
-/**
- * Longer rules are rejected: Linux cannot open longer paths, and time and memory grow with the
- * length.
- */
+/** Longer rules are rejected: they take time and memory, and Linux paths are shorter. */
 export const PATTERN_CHARS_MAX = 4096;
 
 /** Character classes by the name in `[:name:]`. */

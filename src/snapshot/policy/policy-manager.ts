@@ -56,10 +56,7 @@ export async function putPolicy(
   return repository.manifests.put(labels, parseJsonLossless(goJson(inKopiaOrder(normalized))));
 }
 
-/**
- * Removes the settings of a target, even if damaged. Durable after a flush. Returns false if there
- * were none.
- */
+/** Removes a target's settings, even if damaged. Durable after a flush. False if none. */
 export async function deletePolicy(
   { manifests }: Repository,
   target: PolicyTarget,
@@ -141,8 +138,8 @@ export class PolicyTree {
 }
 
 /**
- * Effective policies of a source: those of the path and its parents, the user and the host, then
- * global, then Kopia's defaults. Throws `DAMAGED_POLICY` if one of them or of a directory below is
+ * Effective policies of a source, from its path and parents to user, host and global. Kopia's
+ * defaults come last. Throws `DAMAGED_POLICY` if one of them or of a directory below is
  * unreadable.
  */
 export async function loadPolicyTree(
@@ -181,10 +178,7 @@ export async function loadPoliciesOf(
   return new PolicyTree({ ...root, files: { ...root.files, ignore } }, below);
 }
 
-/**
- * Returns a function for the policy at the root of any source, from one listing. That function
- * throws `DAMAGED_POLICY`.
- */
+/** Returns a function for any source's root policy, which throws `DAMAGED_POLICY`. */
 export function effectivePolicies({
   policies,
   damaged,

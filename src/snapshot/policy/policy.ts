@@ -18,10 +18,7 @@ const names = z
   .transform((value) => value ?? undefined);
 const big = z.union([z.int(), z.bigint()]).optional();
 
-/**
- * Settings of one level. Absent fields are inherited. Fields are in Kopia's order, and unknown
- * fields are kept.
- */
+/** Settings of one level, in Kopia's order. Absent fields are inherited, unknown ones kept. */
 export const policySchema = z.looseObject({
   retention: z
     .looseObject({
@@ -147,10 +144,7 @@ export function formatTarget({ host, userName, path }: PolicyTarget): string {
   return host === '' ? '(global)' : `@${host}`;
 }
 
-/**
- * Parses the result of {@link formatTarget}, and also `global` and `host`. Throws
- * `BAD_POLICY_TARGET`.
- */
+/** Parses {@link formatTarget}, also `global` and `host`. Throws `BAD_POLICY_TARGET`. */
 export function parseTarget(text: string): PolicyTarget {
   if (text === '(global)' || text === 'global') return { host: '', userName: '', path: '' };
   const match = /^(?:([^@:]*)@)?([^@:]+)(?::(.+))?$/.exec(text);
@@ -194,10 +188,7 @@ function mergeSection(child: Fields = {}, parent: Fields): Fields {
   return merged;
 }
 
-/**
- * Empty names and lists count as unset, because Kopia's fields are not pointers. Zero and false
- * count as set.
- */
+/** Empty names and lists count as unset, as in Kopia. Zero and false count as set. */
 function isUnset(value: unknown): boolean {
   if (value === undefined || value === null || value === '') return true;
   return Array.isArray(value) && value.length === 0;

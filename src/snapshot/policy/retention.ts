@@ -2,10 +2,7 @@ import { HOUR_NS, type Nanoseconds, toDate } from '../../base/index.ts';
 import type { Snapshot } from '../snapshot-manifest.ts';
 import type { Policy } from './policy.ts';
 
-/**
- * Incomplete snapshots younger than this are kept, and always the newest few (Kopia:
- * retention_policy.go).
- */
+/** Younger incomplete snapshots are kept, and the newest few (Kopia: retention_policy.go). */
 const INCOMPLETE_KEPT_NS = 4n * HOUR_NS;
 const INCOMPLETE_KEPT_MIN = 3;
 
@@ -158,10 +155,7 @@ export function retentionReasons(
   return reasons;
 }
 
-/**
- * All clients must agree on the order. Otherwise two clients could delete each other's kept
- * snapshots.
- */
+/** If clients disagreed on the order, they could delete each other's kept snapshots. */
 function compareNewest(a: Snapshot, b: Snapshot): number {
   const byTime = compare(b.startTimeNs, a.startTimeNs) || compare(b.endTimeNs, a.endTimeNs);
   return byTime || compare(b.id, a.id);
