@@ -277,7 +277,7 @@ interface Ordering {
   readonly mergeKey: string;
 }
 
-/** Both parts keep their order. Unnamed elements precede named ones that followed them before. */
+/** Both parts keep their order. Unnamed elements stay before named elements that followed. */
 function inOrder({ named, others, order, before, mergeKey }: Ordering): List {
   const left = sortedBy(others, before, mergeKey);
   const right = sortedBy(named, order, mergeKey);
