@@ -95,6 +95,23 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
     await api.kubectl('apply', '-k', join(ROOT, 'manifests/server-for-cli'));
     await api.kubectl('-n', NAMESPACE, 'scale', 'deployment/longshore-server', '--replicas=0');
+    // As docs/hardening.md says for locations with a Secret of their own.
+    const own = ['-n', NAMESPACE, 'create'];
+    const rule = [
+      '--verb=get',
+      '--resource=secrets',
+      '--resource-name=bucket',
+      '--resource-name=no-such',
+    ];
+    await api.kubectl(...own, 'role', 'location-secrets', ...rule);
+    const account = `--serviceaccount=${NAMESPACE}:longshore-server`;
+    await api.kubectl(
+      ...own,
+      'rolebinding',
+      'location-secrets',
+      '--role=location-secrets',
+      account,
+    );
     const token = await api.kubectl('-n', NAMESPACE, 'create', 'token', 'longshore-server');
     const admin = JSON.parse(
       await api.kubectl('config', 'view', '--raw', '--minify', '-o', 'json'),

@@ -39,6 +39,7 @@ export function commandLinePage(cluster: DocumentedCluster): PageScript {
       '/tmp/dev': join(directory, 'dev'),
       '--repo /backup/repo --password-file /etc/backup-password': own.flags,
       '--repo /backup/repo': own.flags,
+      '--bucket s3://backups/prod': '--bucket s3://velero',
       ' /data': ` ${directory}/data`,
       ' /restored': ` ${directory}/cli-restored`,
       'me@host:/data': () => own.source,
@@ -86,6 +87,11 @@ function backupSteps(cluster: DocumentedCluster): Record<string, Step> {
     'longshore backup delete -l env=test': {
       before: () => makeSmallBackup(cluster, 'a-test', 'env=test'),
       after: async () => expect(await cluster.sh('longshore backup get')).not.toContain('a-test'),
+    },
+    'longshore backup export nightly-20261125 --directory ./plain --bucket': {
+      before: () =>
+        cluster.sh('longshore repository archive-keys -n velero > keys && rm -r ./plain'),
+      after: ({ out, err }) => expect(out + err).toContain('nightly-20261125'),
     },
     'longshore backup cancel nightly-20261125': {
       after: ({ out, err }) => expect(out + err).toMatch(/nightly-20261125 has ended/),
@@ -235,6 +241,11 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
     },
     'longshore repository create': { before: () => own.remove() },
     'LONGSHORE_NEW_PASSWORD=': { after: () => own.writePassword('...') },
+    'longshore repository archive-keys --password-file': {
+      before: () => {
+        for (const name of ['first', 'second']) fs.writeFileSync(join(directory, name), name);
+      },
+    },
     'longshore repository archive-keys': {
       // One cluster under both names.
       before: () =>
