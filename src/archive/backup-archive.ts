@@ -171,10 +171,7 @@ export class BackupArchive {
     }
   }
 
-  /**
-   * Throws `FILES_APART` if the location is no longer write-once, and its files are still
-   * unpublished.
-   */
+  /** Throws `FILES_APART` if the location is no longer write-once, and has unpublished files. */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, backupFolder(name), options);
   }
@@ -272,10 +269,7 @@ export class BackupArchive {
     return (await this.open(name, options)).metadata;
   }
 
-  /**
-   * Opens a backup to read it. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the
-   * bucket.
-   */
+  /** Opens a backup to read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, errors of the bucket. */
   open(name: string, options: SignalOptions = {}): Promise<StoredArchive> {
     return openArchive(name, {
       ...options,
@@ -299,10 +293,7 @@ export class BackupArchive {
     throw new CodedError('OTHER_BACKUP', text);
   }
 
-  /**
-   * `[]` without a file. Reads no other file, so it also works for a running backup. Throws
-   * `DAMAGED_ARCHIVE`.
-   */
+  /** `[]` without a file. Reads no other file, so runs may be active. Throws `DAMAGED_ARCHIVE`. */
   async loadItemOperations<S extends z.ZodType>(
     name: string,
     element: S,
@@ -333,17 +324,13 @@ export class BackupArchive {
     return this.#noted({ name, uid }, options, () => this.#folder(name).deleteOf(uid, options));
   }
 
-  /**
-   * Removes every file of the folder. Repeatable: after a kill, the rest is no backup for any
-   * reader.
-   */
+  /** Removes every file of the folder. Repeatable: after a kill, the rest is no backup. */
   async delete(name: string, options: NotedDeletion = {}): Promise<void> {
     await this.#noted({ name }, options, () => this.#folder(name).delete(options));
   }
 
   /**
-   * The newest signed Backup of a list (newest first), which the next backup names. Reads a few.
-   * Throws errors of the bucket.
+   * The newest signed Backup of a list (newest first). Reads a few. Throws errors of the bucket.
    */
   async previousOf(
     backups: readonly AnyBackup[],

@@ -18,10 +18,7 @@ const OPERATION_OWNER = z.looseObject({
   spec: z.looseObject({ backupUID: z.string().optional() }),
 });
 
-/**
- * The folder of all files of one name. Finds their owner and deletes them. All methods throw errors
- * of the bucket.
- */
+/** The folder of all files of one name. All methods throw errors of the bucket. */
 export class BackupFolder {
   readonly #bucket: Bucket;
   readonly #name: string;
@@ -156,10 +153,7 @@ export class BackupFolder {
     return (await this.#loadMetadata({})).metadata.uid ?? '';
   }
 
-  /**
-   * Removes the files of the Backup of a UID, and its own journal last. Returns whether files of
-   * another Backup stay.
-   */
+  /** Removes files of a UID, and its journal last. Returns whether files of others stay. */
   async deleteOf(uid: string, options: DeletionOptions): Promise<boolean> {
     const { assertAllowed = () => undefined } = options;
     const name = this.#name;

@@ -29,17 +29,11 @@ export const checksumsSchema = z.looseObject({
 });
 export type Checksums = z.infer<typeof checksumsSchema>;
 
-/**
- * The state of a backup. Every program that finishes it changes the state, and so does a real
- * Velero.
- */
+/** The state of a backup. Every program that finishes it changes the state, even Velero. */
 export const stateOf = ({ metadata, status = {} }: StoredBackup): string =>
   [metadata.uid ?? '', status.phase ?? '', status.completionTimestamp ?? ''].join(' ');
 
-/**
- * Files that Velero's finalizer replaces without our sums
- * (pkg/controller/backup_finalizer_controller.go).
- */
+/** Files that Velero replaces without our sums (pkg/controller/backup_finalizer_controller.go). */
 const REWRITTEN: ReadonlySet<BackupFile> = new Set(['metadata', 'contents', 'volumeInfos']);
 
 /** Adds sums of new files to the sums that may still be valid. `undefined`: the file has no sum. */
@@ -68,10 +62,7 @@ export function settled(
   return { ...checksums, files: sums, states: state === undefined ? checksums.states : [state] };
 }
 
-/**
- * Removes the sums of files that another program may have replaced, if the Backup's state is
- * unknown.
- */
+/** Removes sums of files that another program may have replaced: the Backup's state is unknown. */
 export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksums {
   if (checksums.states.includes(stateOf(backup))) return checksums;
   const files = Object.entries(checksums.files).map(

@@ -1,10 +1,7 @@
 import { asError } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 
-/**
- * `assertAllowed`: called before each deletion, because another process may have stored files
- * meanwhile.
- */
+/** `assertAllowed`: called before each deletion. Other processes may have stored files since. */
 export type DeletionOptions = SignalOptions & { readonly assertAllowed?: () => void };
 
 /** Deletes every listed object. A failure does not stop the others. Throws the first failure. */

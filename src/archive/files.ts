@@ -25,10 +25,7 @@ export function listSchema<S extends z.ZodType>(element: S) {
     });
 }
 
-/**
- * Schemas of the compressed JSON files of a backup or restore. Only used fields are checked;
- * unknown fields are kept.
- */
+/** Schemas of a backup's or restore's JSON files. Only used fields are checked. */
 
 export const objectsSchema = listSchema(z.looseObject({})).transform(
   (list) => list as unknown as KubeObject[],

@@ -7,10 +7,7 @@ import { damaged } from './damage.ts';
 
 /** Our choice: threads of zlib return pieces of this size. */
 const PIECE_BYTES = 64 << 10;
-/**
- * JSON of many equal objects shrinks to a hundredth, and one repeated letter to a thousandth. Our
- * choice.
- */
+/** JSON of many equal objects shrinks to 1/100, and one repeated letter to 1/1000. Our choice. */
 const RATIO_MAX = 500;
 /**
  * Below this size the ratio does not matter: a user could fill a namespace with one letter, and the
@@ -32,10 +29,7 @@ export interface GunzipOptions {
   readonly freeBytes?: number;
 }
 
-/**
- * Unpacks a gzip file, with limits for its length and ratio. Throws `DAMAGED_ARCHIVE` with the key,
- * and errors of the body.
- */
+/** Unpacks a gzip file within limits. Throws `DAMAGED_ARCHIVE`, and errors of the body. */
 export async function* gunzipped(
   body: Body,
   { key, bytesMax, freeBytes = UNPACKED_FREE_BYTES }: GunzipOptions,

@@ -3,10 +3,7 @@ import { isCode } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import type { Sum } from './scratch-file.ts';
 
-/**
- * Whether an object has these bytes. Reads all of it and keeps nothing. False if it is missing.
- * Throws errors of the bucket.
- */
+/** Whether an object exists with these bytes. Reads all of it. Throws errors of the bucket. */
 export async function holds(
   bucket: Bucket,
   key: string,

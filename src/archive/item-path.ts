@@ -1,8 +1,6 @@
 /** Velero: pkg/backup/item_backupper.go and pkg/archive/filesystem.go (v1.18.3). */
 export const VERSION_PATH = 'metadata/version';
-/**
- * Velero 1.18 writes this version. Velero requires it before it chooses among versions of an API.
- */
+/** Velero 1.18's version. Velero requires it before it chooses among versions of an API. */
 export const FORMAT_VERSION = '1.1.0';
 const PREFERRED = '-preferredversion';
 const SUFFIX = '.json';
@@ -11,9 +9,7 @@ const SUFFIX = '.json';
 export interface ItemPlace {
   /** For example `pods` or `deployments.apps`. */
   readonly groupResource: string;
-  /**
-   * The stored version; undefined for the path without a version, which has the preferred version.
-   */
+  /** The stored version; undefined for the path without one, which has the preferred version. */
   readonly version: string | undefined;
   readonly isPreferred: boolean;
   /** `''` for cluster-scoped items. */

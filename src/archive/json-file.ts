@@ -7,17 +7,12 @@ import { gunzipped, gzipped } from './gzip.ts';
 /** Our choice: a resource list of two million items. */
 export const JSON_BYTES_MAX = 256 << 20;
 
-/**
- * Each value takes at least 50 bytes in memory, and two in the file. Our choice: a resource list of
- * that length.
- */
+/** Each value takes 50 bytes in memory, and two in a file. Our choice: a long resource list. */
 const VALUES_MAX = 4_000_000;
 /** Shorter files cannot have too many values. */
 const COUNTED_BYTES = VALUES_MAX;
 
-/**
- * A value as Velero stores it: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip).
- */
+/** Velero's form: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip). */
 export async function encodeJsonGzip(value: unknown): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(gzipped(jsonPieces(value))));
 }
@@ -37,10 +32,7 @@ function* jsonPieces(value: unknown): Generator<Buffer> {
 /** Our choice: each piece is a call of zlib. */
 const PIECE_LENGTH = 32 << 10;
 
-/**
- * Writes lists of strings by name, like {@link encodeJsonGzip} of an object. Memory holds only a
- * few of a million strings.
- */
+/** Writes an object of string lists. Memory holds only a few of a million strings. */
 export async function encodeListsGzip(
   lists: Iterable<readonly [name: string, texts: Iterable<string>]>,
 ): Promise<Buffer> {

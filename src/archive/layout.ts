@@ -1,9 +1,6 @@
 import { CodedError } from '../base/index.ts';
 
-/**
- * Velero: pkg/persistence/object_store_layout.go (v1.18.3). Keys are relative to the prefix of the
- * location.
- */
+/** Velero: pkg/persistence/object_store_layout.go (v1.18.3). Keys exclude the location's prefix. */
 export const BACKUPS_FOLDER = 'backups/';
 export const RESTORES_FOLDER = 'restores/';
 /** Top folders that Velero allows. With any other folder Velero calls the location unavailable. */
@@ -81,10 +78,7 @@ export const moverLogsFolder = ({ kind, name }: MoverLogOwner): string =>
 
 const MOVER_LOG_SUFFIX = '.gz';
 
-/**
- * `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for a pod's volume. Throws
- * `BAD_ARCHIVE_NAME`.
- */
+/** `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` of a pod. Throws `BAD_ARCHIVE_NAME`. */
 export function moverLogKey(owner: MoverLogOwner, volume: string): string {
   // No Kubernetes name has an underscore, so the two forms cannot collide.
   const names = volume.split('_');
@@ -110,17 +104,12 @@ export type RestoreFile =
   | 'resourceList'
   | 'itemOperations'
   | 'volumeInfos'
-  /**
-   * Ours: notes of a run for the finalizer. Velero reads only its own names, and deletes all files
-   * in the folder.
-   */
+  /** Ours: notes of a run for the finalizer. Velero ignores other names, and deletes all. */
   | 'afterRun'
   /** Ours: the owner of the files. */
   | 'owner';
 
-/**
- * The key of a file of a restore. Velero's own names: one of them lacks the prefix of the others.
- */
+/** The key of a file of a restore. Velero's names differ: only some have a prefix. */
 export function restoreKey(restore: string, file: RestoreFile): string {
   const folder = restoreFolder(restore);
   switch (file) {

@@ -11,10 +11,7 @@ import { ScratchFile } from './scratch-file.ts';
  * (RFC 1952, 2.3.1.1).
  */
 const SUBFIELD = [0x4c, 0x53];
-/**
- * A header, an extra field with one subfield of eight bytes, an empty deflate block, a checksum and
- * a length.
- */
+/** A header, an extra field with eight bytes, an empty deflate block, checksum and length. */
 export const TRAILER_BYTES = 10 + 2 + 4 + 8 + 2 + 8;
 
 /** `addedBytes`: the length of the gzip file right before it. */
@@ -27,9 +24,7 @@ export function trailer(addedBytes: number): Buffer {
   return bytes;
 }
 
-/**
- * Bytes at the end of a log that were added after the run, with the trailer; 0 if there are none.
- */
+/** Bytes at the end of a log that were added after the run, with the trailer; or 0. */
 export function addedBytesOf(end: Uint8Array, lengthBytes: number): number {
   assert(end.length <= lengthBytes, 'the end of a log is a part of it');
   if (end.length < TRAILER_BYTES) return 0;

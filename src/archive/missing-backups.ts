@@ -23,9 +23,7 @@ export interface MissingBackup {
   readonly text: string;
 }
 
-/**
- * Finds backups that signed backups name as their predecessor, and that were not deleted properly.
- */
+/** Finds predecessors of signed backups that are missing without a deletion note. */
 export async function missingBackups(
   bucket: Bucket,
   stored: readonly StoredArchive[],

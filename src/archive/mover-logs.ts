@@ -20,10 +20,7 @@ export interface MoverLog {
   readonly text: Uint8Array;
 }
 
-/**
- * Limit for all data movers of a volume, with headings. Our choice: hours of a mover that logs
- * every few seconds.
- */
+/** Limit for all data movers of a volume. Our choice: hours of one line every few seconds. */
 const LOG_BYTES_MAX = 1 << 20;
 
 interface Section {
@@ -50,8 +47,7 @@ export class MoverLogArchive {
   }
 
   /**
-   * Adds a log. Replaces the earlier text of this pod, and logs of earlier backups of this name.
-   * Throws errors of the bucket.
+   * Adds a log, in place of earlier text of this pod. Drops logs of earlier backups of the name.
    */
   async add(log: MoverLog, options: SignalOptions = {}): Promise<void> {
     const key = moverLogKey(log.owner, log.volume);

@@ -51,8 +51,7 @@ class PluginBucket implements Bucket {
     if (ifAbsent && (await this.has(key, { signal }))) {
       throw new CodedError('BLOB_EXISTS', `${key} is at ${this.displayName} already`);
     }
-    // A failed body must cancel the call. A plugin that only sees the end of the stream would store
-    // a part.
+    // A failed body must cancel the call. At a mere end, a plugin would store a part.
     const stop = new AbortController();
     const own = signal === NEVER ? stop.signal : AbortSignal.any([signal, stop.signal]);
     let failure: { readonly error: unknown } | undefined;

@@ -58,10 +58,7 @@ const OWNER_BYTES_MAX = 64 << 10;
 /** Our choice, like the limits of these files. The finalizer would refuse longer ones. */
 const SIGN_BYTES_MAX = 64 << 20;
 
-/**
- * Files of restores in the location of their backup, with Velero 1.18's layout. No single file
- * stands for a whole restore.
- */
+/** Files of restores, with Velero 1.18's layout. No single file stands for a whole restore. */
 export class RestoreArchive {
   readonly #bucket: Bucket;
 
@@ -112,18 +109,13 @@ export class RestoreArchive {
     await putLogTail(this.#bucket, restoreKey(name, 'log'), text, options);
   }
 
-  /**
-   * Ours: notes of a run for the finalizer, which knows their schema. Throws errors of the bucket.
-   */
+  /** Ours: notes of a run for the finalizer, which knows their schema. */
   async putAfterRun(name: string, value: object, options: SignalOptions = {}): Promise<void> {
     const bytes = await encodeJsonGzip(value);
     await this.#bucket.put(restoreKey(name, 'afterRun'), [bytes], options);
   }
 
-  /**
-   * Undefined without a file. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and errors
-   * of the bucket.
-   */
+  /** Undefined without a file. Throws `DAMAGED_ARCHIVE`, for example for more than `bytesMax`. */
   async loadAfterRun<S extends z.ZodType>(
     name: string,
     schema: S,
@@ -196,9 +188,7 @@ export class RestoreArchive {
     }
   }
 
-  /**
-   * Whether the folder has only files of this Restore. Logs of data movers do not name an owner.
-   */
+  /** Whether the folder has only files of this Restore. Logs of data movers have no owner. */
   async #isFree({ name, uid }: RestoreRef, options: SignalOptions): Promise<boolean> {
     if ((await this.ownerOf(name, options)) === uid) return true;
     const logs = moverLogsFolder({ kind: 'Restore', name });
@@ -260,18 +250,12 @@ export class RestoreArchive {
     return (await seal(this.#bucket, restoreFolder(name), { ...options, uid, end })) as T;
   }
 
-  /**
-   * Throws `FILES_APART` if the location is no longer write-once, and its files are still
-   * unpublished.
-   */
+  /** Throws `FILES_APART` if the location is no longer write-once, and has unpublished files. */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, restoreFolder(name), options);
   }
 
-  /**
-   * The `end` that {@link seal} stored, or undefined. Throws `DAMAGED_ARCHIVE`, and errors of the
-   * bucket.
-   */
+  /** The `end` that {@link seal} stored, or undefined. Throws `DAMAGED_ARCHIVE`. */
   sealedEnd(
     name: string,
     options: SignalOptions & { readonly uid: string },

@@ -153,10 +153,7 @@ function keyOf(password: string): Promise<Buffer> {
 /** Velero's password of repositories. Anyone can sign with it. */
 export const WELL_KNOWN_PASSWORD = 'static-passw0rd';
 
-/**
- * The well-known password signs nothing, because it is public. Undefined without any key that
- * checks.
- */
+/** The well-known password signs nothing: it is public. Undefined without any key. */
 export async function signingBy(
   passwords: SigningPasswords | undefined,
 ): Promise<Signing | undefined> {

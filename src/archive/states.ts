@@ -18,8 +18,7 @@ export function standingOf(
   nowNs: Nanoseconds,
 ): 'final' | 'abandoned' | 'unfinished' {
   const { phase = '', expiration } = status;
-  // Velero: pkg/controller/backup_sync_controller.go (v1.18.3). A backup in another phase is in
-  // progress.
+  // Velero: pkg/controller/backup_sync_controller.go (v1.18.3). Other phases are in progress.
   if (hasEnded(phase)) return 'final';
   const isAfterRun = isWaiting(phase) || isFinalizing(phase);
   if (!isAfterRun || typeof expiration !== 'string') return 'unfinished';

@@ -73,10 +73,7 @@ export class StoredArchive {
     this.#reload = backup.reload;
   }
 
-  /**
-   * Each restore calls it before it reads. Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. `known`: the
-   * Backup in the cluster.
-   */
+  /** Call it before each restore. Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. `known`: the Backup. */
   assertTrusted(known?: Annotated): void {
     const { name, signature } = this;
     assertTrusted({ bucket: this.#bucket, name, signature }, known);
@@ -103,10 +100,7 @@ export class StoredArchive {
     return this.#rules.isExpected(file);
   }
 
-  /**
-   * The bytes of a file. The checksum is checked at their end. Throws `BLOB_NOT_FOUND`,
-   * `DAMAGED_ARCHIVE`.
-   */
+  /** A file, with its checksum checked at the end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);
     // A file that the signature does not cover comes from a foreign writer.
@@ -151,9 +145,7 @@ export class StoredArchive {
     return this.#load('resourceList', resourceListSchema, {}, options);
   }
 
-  /**
-   * PodVolumeBackups, or the objects of CSI that versions before 1.17 stored beside the tarball.
-   */
+  /** PodVolumeBackups, or CSI objects that versions before 1.17 stored beside the tarball. */
   objects(
     file:
       | 'podVolumeBackups'
@@ -188,10 +180,7 @@ export interface OpenOptions extends SignalOptions {
   readonly metadataBytesMax: number | undefined;
 }
 
-/**
- * Reads the Backup and its checksums. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and errors of the
- * bucket.
- */
+/** Reads a Backup and its checksums. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
 export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
   const { bucket } = options;
   let found = await load(name, options);

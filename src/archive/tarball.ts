@@ -35,10 +35,7 @@ export const CONTENT_LIMITS: ContentLimits = {
   unpackedBytesMax: 64 * 2 ** 30,
 };
 
-/**
- * The files of a backup's tarball in order, each whole in memory. Throws `DAMAGED_ARCHIVE`, and
- * errors of the body.
- */
+/** A tarball's files in order, each whole in memory. Throws `DAMAGED_ARCHIVE`, and body errors. */
 export function readTarball(
   body: Body,
   key: string,

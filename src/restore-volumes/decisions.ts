@@ -22,9 +22,7 @@ export interface VolumeFacts {
 export type VolumePlan =
   /** Create the PersistentVolume with a new volume, which the provider makes from the snapshot. */
   | { readonly kind: 'snapshot'; readonly native: NativeSnapshot; readonly why: string }
-  /**
-   * Skip it: the claim gets a new volume, which an operation fills. `warning`: there is no data.
-   */
+  /** Skip it: an operation fills the claim's new volume. `warning`: there is no data. */
   | { readonly kind: 'provision'; readonly why: string; readonly warning?: string }
   /** Restore it unchanged: it refers to the same storage. */
   | { readonly kind: 'asIs'; readonly why: string; readonly warning?: string }

@@ -130,10 +130,7 @@ export class RestoredVolumes {
     }
   }
 
-  /**
-   * A claim without its old binding, with the new name of its volume or none. Velero does this
-   * after the actions.
-   */
+  /** A claim without its old binding, and with its volume's new name, if any. As in Velero. */
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim {
     const { volumeName = '' } = claim.spec;
     if (volumeName === '') return claim;
@@ -177,9 +174,7 @@ export class RestoredVolumes {
     return { ...item, metadata: { ...item.metadata, name, annotations } };
   }
 
-  /**
-   * Velero's form. The number is derived from the restore, so that a retry finds the first clone.
-   */
+  /** Velero's form. The restore decides the number, so that a retry finds the first clone. */
   #cloneName(old: string): string {
     const { uid } = this.#options.restore.metadata;
     const hex = createHash('sha256').update(`${uid}/${old}`).digest('hex');

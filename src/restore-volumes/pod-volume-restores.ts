@@ -121,10 +121,7 @@ export class PodVolumeRestores {
     return client.list(POD_VOLUME_RESTORES, { namespace, labelSelector, signal });
   }
 
-  /**
-   * Without a running agent, no PodVolumeRestore would start. Checked once, and again only after a
-   * failure.
-   */
+  /** Without an agent, no PodVolumeRestore would start. Checked again only after a failure. */
   async #assertAgents(): Promise<void> {
     const { client, restore, signal } = this.#options;
     const { namespace } = restore.metadata;

@@ -22,15 +22,9 @@ interface NamedPlace {
 export interface FileBackupsOptions {
   /** The PodVolumeBackups of the restore's backup. */
   readonly backups: readonly PodVolumeBackup[];
-  /**
-   * Whether this restore creates a pod of the backup, or has created it. Default: true for every
-   * pod.
-   */
+  /** Whether this restore creates, or has created, a pod of the backup. Default: true. */
   readonly isMade?: (pod: NamedPlace) => Promise<boolean>;
-  /**
-   * Whether this restore has created a claim of the backup. Claims come before their pods. Default:
-   * true for every claim.
-   */
+  /** Whether this restore has created a claim, which comes before its pods. Default: true. */
   readonly isClaimMade?: (claim: NamedPlace) => boolean;
   /** Called once for each existing claim that is not changed. */
   readonly onLeft?: (claim: NamedPlace, pod: NamedPlace) => void;
@@ -86,9 +80,7 @@ export class FileBackups {
     return this.#byClaim.keys();
   }
 
-  /**
-   * Names of the pod's volumes whose files are in the backup, no matter which pod restores them.
-   */
+  /** Names of the pod's volumes whose files are in the backup, for whichever pod restores them. */
   volumesOf(pod: Pod, namespace: string): string[] {
     const own = this.#byPod.get(`${namespace}/${pod.metadata.name}`) ?? [];
     const names = new Set(fileBackupsOf(pod, namespace, own).keys());
@@ -98,10 +90,7 @@ export class FileBackups {
     return [...names];
   }
 
-  /**
-   * File backups that this pod restores. `namespace`: the pod's in the backup. Repeated calls give
-   * the same answer.
-   */
+  /** File backups that this pod restores. `namespace`: in the backup. The answer is stable. */
   async of(pod: Pod, namespace: string): Promise<readonly PodVolumeBackup[]> {
     const { name } = pod.metadata;
     const id = `${namespace}/${name}`;

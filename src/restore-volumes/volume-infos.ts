@@ -123,10 +123,7 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
   ];
 }
 
-/**
- * The volume info of a finished PodVolumeRestore. Undefined if it is unfinished, or if the volume
- * has no claim (`''`).
- */
+/** The info of a finished PodVolumeRestore. Undefined if unfinished, or without a claim (`''`). */
 export function podVolumeInfoOf(
   { spec, status = {} }: PodVolumeRestore,
   claim: string,

@@ -12,10 +12,7 @@ export interface WaitContainerOptions {
   readonly client: Pick<KubeClient, 'list'>;
   /** The namespace of the server and its ConfigMaps. */
   readonly namespace: string;
-  /**
-   * The default image, with the helper at `/velero-restore-helper`. A ConfigMap may name another
-   * image.
-   */
+  /** The default image, with `/velero-restore-helper`. A ConfigMap may name another image. */
   readonly image: string | ((context: ActionContext) => Promise<string>);
   /** The tag of an image that a ConfigMap names without one. */
   readonly tag: string;
@@ -167,10 +164,7 @@ function whyNoResources(said: Readonly<Record<string, string>>): string | undefi
 
 type SecurityContext = Readonly<Record<string, unknown>>;
 
-/**
- * The security context of the ConfigMap, or of the first container, or a safe default with the user
- * of the pod.
- */
+/** The security context of the ConfigMap, or of the first container, or a safe default. */
 function securityOf(pod: Pod, config: Config, log: BackupLog): SecurityContext {
   try {
     const configured = configuredSecurity(config);
@@ -204,9 +198,7 @@ const SECURITY_FIELDS = [
   ...['seccompProfile', 'appArmorProfile'],
 ];
 
-/**
- * Throws a sentence. `secCtx` is a whole security context in YAML, and overrides the other keys.
- */
+/** Throws a sentence. `secCtx` is a whole context in YAML, and overrides the other keys. */
 function configuredSecurity(config: Config): SecurityContext | undefined {
   const { secCtxRunAsUser, secCtxRunAsGroup, secCtxAllowPrivilegeEscalation, secCtx } = config;
   const result: Record<string, unknown> = {

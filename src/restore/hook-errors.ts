@@ -8,10 +8,7 @@ const NOT_WHOLE =
 /** The hook's name in a message. */
 const quoted = ({ name = '' }: RestoreHookSpec): string => JSON.stringify(name);
 
-/**
- * Reasons for which Velero refuses a Restore, in its words. Velero stops at a wrong selector; this
- * function continues.
- */
+/** Velero's reasons to refuse a Restore. Velero stops at a wrong selector; this continues. */
 export function refusedHooks(hooks: RestoreSpec['hooks']): string[] {
   const all = hooks?.resources ?? [];
   return [

@@ -339,10 +339,7 @@ export function leftOutWarning({ metadata, spec }: Restore): string | undefined 
   return name === undefined ? undefined : leftOutText(name, spec.backupName ?? '');
 }
 
-/**
- * Undefined if the cluster has no such Schedule, or denies the lookup. Throws if the API server is
- * away.
- */
+/** Undefined for a missing Schedule or a denied lookup. Throws if the API server is away. */
 export async function scheduleUidOf(
   client: Pick<KubeClient, 'find'>,
   ref: { readonly namespace: string | undefined; readonly name: string },

@@ -102,9 +102,7 @@ function refusedIfSealed(
 /** Enough to detect an encrypted file. */
 export const ENCRYPTED_START_BYTES = MAGIC.length;
 
-/**
- * Throws `UNSUPPORTED_URL` for an encrypted file: a URL would hand out ciphertext. Reads its start.
- */
+/** Reads the start of a file. Throws `UNSUPPORTED_URL` if it is encrypted. */
 export async function assertPlain(key: string, body: Body): Promise<void> {
   const start = new Start(body);
   try {

@@ -1,10 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { asBuffer, assert } from '../../base/index.ts';
 
-/**
- * The tar format (POSIX.1-2001, "ustar" and "pax") as written by Go's archive/tar, which Velero
- * uses.
- */
+/** Tar (POSIX.1-2001, "ustar" and "pax") as written by Go's archive/tar, which Velero uses. */
 export const BLOCK_BYTES = 512;
 const NAME = { at: 0, length: 100 };
 const MODE = { at: 100, length: 8 };
@@ -63,10 +60,7 @@ export function encodeHeader(header: TarHeader): Buffer {
   ]);
 }
 
-/**
- * Encodes one block. Values that do not fit, for example nanoseconds, go into a pax record before
- * it.
- */
+/** Encodes a block, after a pax record with values that do not fit, such as nanoseconds. */
 export function encodeFullHeader(header: FullTarHeader): Buffer {
   const { uid, gid, size, mtimeNs } = header;
   const nameBytes = Buffer.from(header.name as string);
@@ -128,9 +122,7 @@ const cut = (name: string): string =>
     .slice(0, NAME.length)
     .replace(/\/+$/, '');
 
-/**
- * A name for ustar: at most 100 bytes, or two parts split at a slash. Undefined if it does not fit.
- */
+/** A ustar name: at most 100 bytes, or two parts at a slash. Undefined if it does not fit. */
 function splitName(name: string): { name: string; prefix: string } | undefined {
   if (!/^[ -~]*$/.test(name)) return undefined;
   if (name.length <= NAME.length) return { name, prefix: '' };
@@ -219,10 +211,7 @@ function text(bytes: Buffer, { at, length }: { at: number; length: number }): st
   return field.toString('utf8', 0, end === -1 ? length : end);
 }
 
-/**
- * Octal digits, or a binary number if the first bit is set (GNU). Undefined for other bytes, and
- * beyond 2^53.
- */
+/** Octal digits, or binary if the first bit is set (GNU). Undefined beyond 2^53. */
 function octal(bytes: Buffer, { at, length }: { at: number; length: number }): number | undefined {
   const field = bytes.subarray(at, at + length);
   const first = field[0] ?? 0;

@@ -24,10 +24,7 @@ export interface TarEntry {
   readonly mtime: number;
 }
 
-/**
- * Limit for a long name before its header. Our choice: names of items have 253 characters, four
- * times in a path.
- */
+/** Limit for a long name. Our choice: items' names have 253 characters, four times in a path. */
 const NAME_BYTES_MAX = 64 << 10;
 
 const FILES = ['0', '\0', '7'];

@@ -12,10 +12,7 @@ import {
 export class FileVersions {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
-  /**
-   * The version of each file that this process put. Files that are published together come from one
-   * process.
-   */
+  /** Versions that this process put. Files that are published together come from one process. */
   readonly #own = new Map<string, string>();
 
   constructor(bucket: Bucket, logger: Logger) {

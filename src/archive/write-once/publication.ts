@@ -127,10 +127,7 @@ export class Publication {
     return decided.end ?? end;
   }
 
-  /**
-   * Whether a file is still unpublished, is published, or is not part of the decision. A listing
-   * may not show it yet.
-   */
+  /** Whether a file still exists, or is no part of the decision. A listing may not show it yet. */
   async #hasFile(
     folder: string,
     name: string,
@@ -144,8 +141,7 @@ export class Publication {
   }
 
   /**
-   * Removes the decisions of a folder that is being deleted, after its `last` file and before the
-   * others; see {@link seal}.
+   * Removes a deleted folder's decisions, after `last` and before other files; see {@link seal}.
    */
   async unseal(folder: string, { assertAllowed, signal }: UnsealOptions): Promise<void> {
     for await (const key of this.#bucket.list(sealsFolder(folder), { signal })) {

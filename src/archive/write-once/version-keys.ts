@@ -41,10 +41,7 @@ export function versionsFolder(key: string): string {
 /** The folder with the versions of all files directly in a folder. */
 export const allVersionsFolder = (folder: string): string => `${folder}${VERSIONS}/`;
 
-/**
- * The key after `last`. A number may repeat after a deletion, or in another process. The random
- * part keeps such keys unique.
- */
+/** The key after `last`. Numbers may repeat after a deletion; the random part does not. */
 export function nextVersion(key: string, last: string | undefined): string {
   const number = last === undefined ? 1 : numberOf(last) + 1;
   return `${versionsFolder(key)}${String(number).padStart(NUMBER_DIGITS, '0')}-${randomHex(4)}`;

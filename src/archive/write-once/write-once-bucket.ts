@@ -27,10 +27,7 @@ import {
 
 /** Retries of a read: another process may remove a version meanwhile. */
 const LOOKS_MAX = 5;
-/**
- * Older versions that are kept for current readers, and for processes that just decided to publish
- * them. Our choice.
- */
+/** Older versions, kept for readers and for processes that publish them. Our choice. */
 const KEPT_BEHIND = 3;
 
 /**
@@ -82,10 +79,7 @@ export class WriteOnceBucket implements Bucket {
     return false;
   }
 
-  /**
-   * The key has a random part. If it exists, an earlier try of this put has succeeded without an
-   * answer.
-   */
+  /** If this random key exists, an earlier try has succeeded without an answer. */
   async #putNew(key: string, body: Body, options: ObjectPutOptions): Promise<void> {
     try {
       await this.#bucket.put(key, body, { ...options, ifAbsent: true });

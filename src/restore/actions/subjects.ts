@@ -37,10 +37,7 @@ export function subjectText({ kind, namespace, name }: Fields): string {
   return `${textOf(kind)} ${place}${textOf(name)}`;
 }
 
-/**
- * Subjects of `wanted` that `present` lacks. For a ServiceAccount, an empty apiGroup equals a
- * missing one.
- */
+/** Subjects that `present` lacks. For a ServiceAccount, an empty apiGroup equals a missing one. */
 export function missingSubjects(wanted: KubeObject, present: KubeObject): Fields[] {
   const plain = ({ apiGroup, ...subject }: Fields): Fields =>
     textOf(apiGroup) === '' ? subject : { ...subject, apiGroup };

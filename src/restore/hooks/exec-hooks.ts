@@ -35,10 +35,7 @@ export interface RestoreHooksOptions {
   readonly log: BackupLog;
   /** Hooks that an earlier try has finished. They are counted, and not run again. */
   readonly earlier?: Iterable<HookRecord>;
-  /**
-   * Hooks that an earlier try started and did not finish. They may have run, so they are not run
-   * again.
-   */
+  /** Hooks that an earlier try started and did not finish. They may have run: no second run. */
   readonly begun?: Iterable<string>;
   /** Records the hook before it runs. If it rejects, no more hooks run here. */
   readonly onBegin?: (id: string) => Promise<void>;
@@ -48,10 +45,7 @@ export interface RestoreHooksOptions {
   readonly lookAgainMs?: number;
 }
 
-/**
- * Hooks of one restore that run at once. Each holds a connection to the API server and to a
- * kubelet. Our choice.
- */
+/** Concurrent hooks. Each connects to the API server and to a kubelet. Our choice. */
 const RUNNING_MAX = 16;
 /** The watch loses a pod if a user removes the restore's label from it. */
 const LOOK_AGAIN_MS = 15_000;
@@ -103,10 +97,7 @@ export class RestoreHooks {
     return this.#pods.size;
   }
 
-  /**
-   * Starts the hooks of a pod that this restore created. Returns at once; hooks run when their
-   * containers are up.
-   */
+  /** Starts the hooks of a created pod. Returns at once; hooks wait for their containers. */
   podCreated(pod: Pod): void {
     if (this.#pods.has(pod.metadata.uid)) return;
     const { namespace = '', name } = pod.metadata;
@@ -165,10 +156,7 @@ export class RestoreHooks {
     if (isThere && rest.length > 0) this.#follow(new PodState(pod, rest, left.waitedMs));
   }
 
-  /**
-   * Fails the hooks that were started. With onError=Fail, the pod's later hooks fail, too. Returns
-   * the other hooks.
-   */
+  /** Fails started hooks, and with onError=Fail the pod's later hooks. Returns the other hooks. */
   #withoutBegun(
     pod: Pod,
     open: readonly RestoreExecHook[],
@@ -243,10 +231,7 @@ export class RestoreHooks {
     }
   }
 
-  /**
-   * Resolves when no pod waits. An abort also stops the running hooks. Rejects only with the reason
-   * of the signal.
-   */
+  /** Resolves when no pod waits. An abort stops the hooks, and rejects with its reason. */
   async #allOver(signal: AbortSignal): Promise<void> {
     const stop = (): void => {
       this.#end.abort(signal.reason);
@@ -372,10 +357,7 @@ export class RestoreHooks {
     this.#options.onRecord?.({ ...about, hasFailed: failure !== undefined });
   }
 
-  /**
-   * Waits for a change of the pod, or until the time is over. Looks up a pod that is not in the
-   * watch.
-   */
+  /** Waits for a change of the pod, or for the time-out. Looks up a pod outside of the watch. */
   async #nextChange(state: PodState, leftMs: number): Promise<void> {
     const { lookAgainMs = LOOK_AGAIN_MS, watch } = this.#options;
     const { signal } = this.#end;

@@ -19,10 +19,7 @@ export interface PodWatch {
   look(ref: { namespace: string; name: string }, signal: AbortSignal): Promise<Pod | undefined>;
 }
 
-/**
- * Watches all pods of a restore by its label. Keeps only the fields that hooks need. `run` returns
- * on abort.
- */
+/** Watches a restore's pods by its label. Keeps fields for hooks only. `run` returns on abort. */
 export function watchRestoredPods({
   client,
   restore,

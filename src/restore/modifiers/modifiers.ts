@@ -53,10 +53,7 @@ export class ResourceModifiers {
     });
   }
 
-  /**
-   * Reads the ConfigMap of a Restore: exactly one key, of any name. Throws `BAD_MODIFIERS` with all
-   * problems.
-   */
+  /** Reads a Restore's ConfigMap, which has exactly one key. Throws `BAD_MODIFIERS`. */
   static fromConfigMap({
     metadata: { namespace = '', name },
     data,

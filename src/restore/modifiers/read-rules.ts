@@ -42,9 +42,7 @@ export type ModifierPatch =
   | { readonly kind: 'json'; readonly operations: readonly PatchOperation[] }
   | { readonly kind: 'merge' | 'strategic'; readonly patches: readonly object[] };
 
-/**
- * Problems in the message, which becomes part of a status. Our choice, as for resource policies.
- */
+/** Problems in the message, which is part of a status. Our choice, as for resource policies. */
 const IN_MESSAGE_MAX = 10;
 
 /**

@@ -2,17 +2,11 @@ import { isMap, isScalar, isSeq, type Node } from 'yaml';
 import { joined, YamlDocument } from '../../volume-policy/index.ts';
 import { CodedError, numberText, parseJsonExact } from '../../base/index.ts';
 
-/**
- * Booleans of YAML 1.1 that YAML 1.2 lacks. sigs.k8s.io/yaml accepts them through
- * go.yaml.in/yaml/v2.
- */
+/** Booleans of YAML 1.1 only. sigs.k8s.io/yaml accepts them through go.yaml.in/yaml/v2. */
 const TRUE = new Set(['y', 'Y', 'yes', 'Yes', 'YES', 'on', 'On', 'ON']);
 const FALSE = new Set(['n', 'N', 'no', 'No', 'NO', 'off', 'Off', 'OFF']);
 
-/**
- * A scalar as sigs.k8s.io/yaml parses it; undefined for lists and maps. Numbers beyond 2^53 keep
- * their digits.
- */
+/** A scalar as sigs.k8s.io/yaml parses it, or undefined. Numbers beyond 2^53 keep their digits. */
 function scalarOf(document: YamlDocument, node: Node | null): unknown {
   const value = document.plain(node);
   if (typeof value === 'bigint') return numberOf(value);
@@ -42,10 +36,7 @@ function goFloat32(value: number): string {
   return String(value);
 }
 
-/**
- * Numbers and booleans count as text. Returns `''` for null. Lists and maps give undefined and a
- * problem.
- */
+/** Numbers and booleans count as text, and null as `''`. Lists and maps are a problem. */
 export function textOf(
   document: YamlDocument,
   node: Node | null,

@@ -3,10 +3,7 @@ import { isFields } from '../actions/fields.ts';
 /** Our choice: a reader who wants more can look at the object. */
 const FIELDS_MAX = 10;
 
-/**
- * The paths that a merge patch changes, such as `spec.replicas`. Long lists end with the number of
- * further paths.
- */
+/** Paths that a merge patch changes, such as `spec.replicas`. Long lists end with a number. */
 export function changedFields(patch: object): string[] {
   const paths = [...pathsOf(patch, [])].filter(
     (path) => !path.startsWith('metadata.labels.velero.io/'),

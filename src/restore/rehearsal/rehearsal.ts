@@ -55,10 +55,7 @@ export interface RehearsalResult {
   readonly unchecked: number;
 }
 
-/**
- * Lines that wait for their item. Items need few other items first. Items left out never finish, so
- * their lines would stay.
- */
+/** Lines that wait for their item. The lines of items left out would wait forever. */
 const WAITING_MAX = 200;
 /** Wait for objects that are being deleted. A rehearsal reports, and does not wait for them. */
 const SOON_MS = 1000;

@@ -80,10 +80,7 @@ async function restoreStatus({ made, resource, status }: Created, options: Optio
   if (failure !== undefined) options.notes.warn(messageOf(failure));
 }
 
-/**
- * Restores field ownership. Without it the next `kubectl apply` would not remove fields that its
- * input no longer has.
- */
+/** Restores field ownership. Without it the next `kubectl apply` would not remove fields. */
 async function restoreManagers(
   { made, object, resource }: Created,
   options: Options,
@@ -138,9 +135,7 @@ async function beginPod(pod: Pod, { namespace }: ItemFile, options: Options): Pr
   options.hooks?.podCreated(pod);
 }
 
-/**
- * The API server must serve a definition before its objects can be created. Throws `CRD_NOT_READY`.
- */
+/** Waits until a definition's objects can be created. Throws `CRD_NOT_READY`. */
 async function waitServed({ metadata: { name } }: KubeObject, options: Options): Promise<void> {
   const { client, patience, signal, resourceTimeoutMs: timeoutMs, pollMs } = options;
   let isServed: boolean;

@@ -61,10 +61,7 @@ export interface ClaimedVolumeOptions {
 
 /** A claim whose volume is not released yet. */
 export interface WaitingVolume {
-  /**
-   * Checks again. Returns true if the volume is settled; `notes` then say how. The last look always
-   * settles it.
-   */
+  /** Checks again. Returns true if the volume is settled; the last look always settles it. */
   readonly look: (how: { readonly isLast: boolean }) => Promise<boolean>;
 }
 
@@ -72,9 +69,7 @@ type VolumeStep =
   | { readonly kind: 'fine' | 'freed' }
   | { readonly kind: 'waiting' | 'stuck'; readonly why: string };
 
-/**
- * The volume controller releases a volume within seconds after its claim is deleted. Our choice.
- */
+/** The volume controller releases a volume within seconds of the deletion. Our choice. */
 const RELEASE_MS = 15_000;
 /** Concurrent lookups of volumes. Our choice. */
 const LOOKS_AT_ONCE = 8;
@@ -235,10 +230,7 @@ async function stepOf(
   }
 }
 
-/**
- * Whether a volume refers to the backed-up claim, which is deleted and now restored into another
- * namespace.
- */
+/** Whether a volume refers to the backed-up claim, which is now in another namespace. */
 async function isOfGoneOriginal(
   { namespace = '', name = '', uid = '' }: ObjectReference,
   { metadata: original }: PersistentVolumeClaim,

@@ -1,10 +1,7 @@
 import type { ResourceIdentifier } from '../../backup/index.ts';
 import type { PersistentVolume, PersistentVolumeClaim, Pod } from '../../kube/index.ts';
 
-/**
- * Interfaces that a restore run needs from archives, journals and volumes. The run knows none of
- * them.
- */
+/** Interfaces for archives, journals and volumes. The run knows none of them. */
 
 /** Items of one type and namespace in a backup. */
 export interface ItemFolder {
@@ -69,14 +66,9 @@ export interface FinishedRestoreItem extends DoneItem {
  */
 export interface RestoreSink {
   put(item: FinishedRestoreItem): Promise<void>;
-  /**
-   * Records operations of an unfinished item, which may take hours. The item's record repeats them.
-   */
+  /** Records operations of an item that may take hours. The item's record repeats them. */
   begun?(operations: readonly StartedRestoreOperation[]): void;
-  /**
-   * Called right before a namespace is created. Namespaces have no restore label, so a resumed run
-   * needs this note.
-   */
+  /** Called right before a namespace is created, because namespaces have no restore label. */
   willCreateNamespace?(name: string): Promise<void>;
 }
 
@@ -87,9 +79,7 @@ export interface RestoreJournal {
   wasNamespaceBegun?(name: string): boolean;
 }
 
-/**
- * Handles PersistentVolumes and the claims that name them. A thrown error is an error of the item.
- */
+/** Handles PersistentVolumes and claims that name them. A thrown error fails the item. */
 export interface PersistentVolumeSteps {
   /** Runs before the actions. If a volume is not restored, its claim gets a new one. */
   prepare(
@@ -101,10 +91,7 @@ export interface PersistentVolumeSteps {
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim;
 }
 
-/**
- * Fills the volumes of pods. `begin` may be repeated for a pod: it finds the operations that it
- * started.
- */
+/** Fills the volumes of pods. `begin` is repeatable: it finds the started operations. */
 export interface PodVolumeSteps {
   /** Names of the pod's volumes whose files are in the backup. */
   filesOf?(pod: Pod, namespace: string): readonly string[];

@@ -8,17 +8,11 @@ export interface VolumesInPlace {
    * restores. Throws the reason of the signal of the run.
    */
   settled(namespace: string): Promise<void>;
-  /**
-   * Why items that may use volumes of the namespace are not restored: some volumes failed. Call it
-   * after `settled`.
-   */
+  /** Why the namespace's volumes must not be used: some failed. Call it after `settled`. */
   problemOf(namespace: string): string | undefined;
 }
 
-/**
- * Types that start no pods. They are restored while volumes are being written. All other types
- * wait.
- */
+/** Types that start no pods. They do not wait for volumes, and all other types do. */
 const HARMLESS = new Set([
   ...['customresourcedefinitions.apiextensions.k8s.io', 'namespaces'],
   ...['storageclasses.storage.k8s.io', 'volumesnapshotclasses.snapshot.storage.k8s.io'],

@@ -97,9 +97,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly isClockSetBack?: (() => boolean) | undefined;
 }
 
-/**
- * Rules that depend on the types of the cluster. They are rebuilt after definitions are restored.
- */
+/** Rules for the types of the cluster. They are rebuilt after definitions are restored. */
 export interface TypeRules {
   readonly selection: RestoreSelection;
   readonly actions: readonly Resolved<RestoreAction>[];
@@ -148,10 +146,7 @@ interface Way {
   readonly before?: AsideItem | undefined;
 }
 
-/**
- * Restores single items, with all that their actions add. Velero: pkg/restore/restore.go,
- * restoreItem (v1.18.3).
- */
+/** Restores single items. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
 export class ItemRestorer {
   readonly #options: ItemRestorerOptions;
   /** Namespaces with a logged warning that some of their items are held back. */
@@ -218,10 +213,7 @@ export class ItemRestorer {
     this.#leftOut.set(type, (this.#leftOut.get(type) ?? 0) + count);
   }
 
-  /**
-   * How many objects were left out because they belong to no application, by type. Undefined if
-   * there were none.
-   */
+  /** Counts, by type, of objects that belong to no application. Undefined if there are none. */
   get leftOut(): string | undefined {
     if (this.#leftOut.size === 0) return undefined;
     const counts = [...this.#leftOut].sort(([a], [b]) => (a < b ? -1 : 1));
@@ -350,10 +342,7 @@ export class ItemRestorer {
     return { exists, isClean };
   }
 
-  /**
-   * The journal gets a claim only after its volume is settled. Otherwise the next server would not
-   * settle it.
-   */
+  /** The journal gets a claim after its volume is settled, so that the next server settles it. */
   async #settleLater(
     volume: WaitingVolume,
     { notes }: Work,
@@ -517,10 +506,7 @@ export class ItemRestorer {
     return true;
   }
 
-  /**
-   * Runs the actions and returns the changed item; undefined if one of them skips it. Additional
-   * items are restored first.
-   */
+  /** Runs the actions after the additional items. Undefined if an action skips the item. */
   async #runActions(item: KubeObject, work: Work): Promise<KubeObject | undefined> {
     const { restore, backupObject: backup, signal } = this.#options;
     const { file, given, namespace, notes } = work;
@@ -703,10 +689,7 @@ export class ItemRestorer {
     return `: the cluster serves it as ${apiVersionOf(served)}, and the backup has ${apiVersionOf(resource)}`;
   }
 
-  /**
-   * Checks that a claim can bind to the volume that it names. Returns a volume that must be settled
-   * later.
-   */
+  /** Checks that a claim can bind to its volume. Returns a volume that must be settled later. */
   async #settleVolume(
     claim: KubeObject,
     { file, given, notes, operations }: Work,
@@ -738,9 +721,7 @@ export class ItemRestorer {
     return found && isMadeBy(restore, found, isClockSetBack?.()) ? found : undefined;
   }
 
-  /**
-   * If the API server itself is up, a gateway error comes from the extension server of the kind.
-   */
+  /** If the API server is up, a gateway error comes from the kind's extension server. */
   async #askExtension<T>({ group }: Resource<KubeObject>, task: () => Promise<T>): Promise<T> {
     try {
       return await task();
@@ -756,10 +737,7 @@ export class ItemRestorer {
     }
   }
 
-  /**
-   * Looks for the object after a failed creation. The server may have checked ports or quotas
-   * before the name.
-   */
+  /** Looks for the object after a failed creation: ports or quotas may be checked first. */
   async #find(
     resource: Resource<KubeObject>,
     ref: { readonly name: string; readonly namespace: string | undefined },

@@ -100,9 +100,7 @@ export function leftToJob({ id, is }: JobOfPod, volumes: readonly string[]): str
 const isJob = ({ controller, kind, apiVersion }: Fields): boolean =>
   controller === true && kind === 'Job' && textOf(apiVersion).startsWith('batch/');
 
-/**
- * Selects the pods that a Job had in the backup. Undefined if the restored Job keeps its selector.
- */
+/** Selects the old pods of a Job. Undefined if the restored Job keeps its selector. */
 export function oldPodsSelector(job: KubeObject): string | undefined {
   if (fieldsAt(job, 'spec')?.manualSelector === true) return undefined;
   const labels = fieldsAt(job, 'spec', 'selector', 'matchLabels');

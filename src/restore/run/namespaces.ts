@@ -20,17 +20,11 @@ export interface NamespacesOptions {
   readonly patience: Patience;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /**
-   * How long to wait for a namespace that is being deleted. Velero:
-   * `--terminating-resource-timeout`.
-   */
+  /** Wait for a namespace that is being deleted. Velero: `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
   readonly pollMs: number;
   readonly restore: Restore;
-  /**
-   * Called right before a missing namespace is created. Namespaces have no restore label, so a
-   * resumed run needs this note.
-   */
+  /** Called right before a namespace is created, because namespaces have no restore label. */
   readonly willCreate?: ((name: string) => Promise<void>) | undefined;
   /** Whether an earlier try was about to create it. */
   readonly wasBegun?: ((name: string) => boolean) | undefined;
@@ -75,10 +69,7 @@ export class RestoredNamespaces {
     }
   }
 
-  /**
-   * True if an earlier try created it and was killed before it journaled that. Both times come from
-   * the API server.
-   */
+  /** Whether an earlier try created it without a record. Both times come from the API server. */
   #isOwn({ metadata }: KubeObject): boolean {
     const { wasBegun, restore, isClockSetBack } = this.#options;
     return (

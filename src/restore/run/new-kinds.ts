@@ -6,10 +6,7 @@ import {
 } from '../../kube/index.ts';
 import { isFields, listAt, textOf } from '../actions/fields.ts';
 
-/**
- * Kinds that the restore would define. The backup has their definitions, and the cluster lacks
- * them.
- */
+/** Kinds that the restore would define, because the cluster lacks their definitions. */
 export class NewKinds {
   readonly #definitions = new Map<string, KubeObject>();
   readonly #resources: ServedResource[] = [];

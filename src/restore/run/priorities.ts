@@ -32,8 +32,7 @@ export const RESTORE_PRIORITIES: RestorePriorities = {
 const SEPARATOR = '-';
 
 /**
- * Parses the server's flag: `-` separates the first resources from the last ones. Throws
- * `BAD_PRIORITIES`.
+ * Parses the server's flag: `-` separates the first and last resources. Throws `BAD_PRIORITIES`.
  */
 export function parsePriorities(text: string): RestorePriorities {
   const names = text

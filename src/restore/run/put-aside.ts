@@ -48,10 +48,7 @@ export interface AsideItem {
   readonly isTried: boolean;
   /** The restore counts the item already. */
   readonly isBegun: boolean;
-  /**
-   * Undefined if the item was not begun, or if too much is kept already. Its actions then run
-   * again.
-   */
+  /** Undefined if the item was not begun, or if too much is kept. Its actions then run again. */
   readonly prepared?: PreparedItem | undefined;
 }
 
@@ -235,9 +232,7 @@ export class PutAside {
     this.#refused = group;
   }
 
-  /**
-   * Retries all items in rounds, each group in the order of the restore, until the time is over.
-   */
+  /** Retries all items in rounds until the time is over, each group in the restore's order. */
   async lastPass(options: LastPassOptions): Promise<void> {
     const { failed, timeoutMs, pollMs, signal } = options;
     this.#isLastPass = true;

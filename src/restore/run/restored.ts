@@ -72,8 +72,7 @@ export class Restored {
   }
 
   /**
-   * Velero's list of restored resources: `namespace/name(outcome)` by `apiVersion/Kind`. Unfinished
-   * items count as failed.
+   * Velero's list: `namespace/name(outcome)` by `apiVersion/Kind`. Unfinished items have failed.
    */
   get resourceList(): ResourceNames {
     const outcomeOf = (number: number): string =>

@@ -79,15 +79,10 @@ export interface RestoreRunOptions {
   readonly log: BackupLog;
   /** The journal of an earlier try of this restore, if there was one. */
   readonly journal?: RestoreJournal | undefined;
-  /**
-   * Whether the API server's clock was behind the time of the Restore in this try or an earlier
-   * one.
-   */
+  /** Whether the API server's clock was behind the time of the Restore during any try. */
   readonly isClockSetBack?: (() => boolean) | undefined;
   readonly priorities?: RestorePriorities;
-  /**
-   * Velero: `--terminating-resource-timeout` and `--resource-timeout`. Default: 10 minutes each.
-   */
+  /** Velero: `--terminating-resource-timeout` and `--resource-timeout`. Default: 10 minutes. */
   readonly terminatingMs?: number;
   readonly resourceTimeoutMs?: number;
   /** How long the API server may be away. */
@@ -109,9 +104,7 @@ export interface RestoreProgress {
 }
 
 export interface RestoreRunResult extends RestoreProgress {
-  /**
-   * `namespace/name(outcome)` by `apiVersion/Kind`. Both are sorted, and recomputed on each read.
-   */
+  /** `namespace/name(outcome)` by `apiVersion/Kind`, both sorted, and recomputed on each read. */
   readonly resourceList: ResourceNames;
 }
 
@@ -388,10 +381,7 @@ async function journaled(noting: Promise<void> | undefined, signal: AbortSignal)
   }
 }
 
-/**
- * Creates a namespace, and never changes one. Velero: pkg/restore/restore.go,
- * processSelectedResource.
- */
+/** Only creates namespaces. Velero: pkg/restore/restore.go, processSelectedResource. */
 async function ensure(
   name: string,
   {
@@ -411,9 +401,7 @@ async function ensure(
   }
 }
 
-/**
- * Reads the served types again. The cluster serves more types, or serves them under other names.
- */
+/** Reads the served types again: there may be more types, or other names. */
 async function refresh(
   { discovery, log, signal }: RestoreRunOptions,
   patience: Patience,

@@ -27,8 +27,7 @@ export class RestoreSelection {
   readonly #fine: FineFilters | undefined;
 
   /**
-   * `fine`: the filters of the Restore's policies. Throws `BAD_SELECTOR`. Validation reports it
-   * earlier.
+   * `fine`: filters of the Restore's policies. Throws `BAD_SELECTOR`, as validation does before.
    */
   constructor({ spec }: Restore, resources: ResourceFinder, fine?: FineFilters) {
     this.#fine = fine;
@@ -45,10 +44,7 @@ export class RestoreSelection {
       : undefined;
   }
 
-  /**
-   * Whether the kind of a folder's items must be known, because a policy names a kind that the
-   * cluster lacks.
-   */
+  /** Whether the kind of a folder's items is needed: a policy names a kind unknown here. */
   asksForKind({ groupResource: type, namespace }: ItemFolder): boolean {
     return !MUST_HAVE.has(type) && this.#fine?.asksForKind(type, namespace) === true;
   }

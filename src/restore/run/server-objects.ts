@@ -36,10 +36,7 @@ export class ServerObjects {
     this.#namespaces = namespaces;
   }
 
-  /**
-   * Whether an existing object belongs to a server. Lists bindings once, for the first Role or
-   * ClusterRole.
-   */
+  /** Whether an object belongs to a server. Lists bindings once, for the first Role. */
   async has(found: KubeObject, { group, plural }: Resource<KubeObject>): Promise<boolean> {
     const { namespace = '', name } = found.metadata;
     if (this.#namespaces.has(namespace)) return true;

@@ -8,9 +8,7 @@ export interface ServedVersions {
 
 export interface VersionChoice {
   readonly served: (type: string) => ServedVersions;
-  /**
-   * The user's order by type. The first version that both the backup and the cluster have is used.
-   */
+  /** The user's order by type. The first version that both backup and cluster have is used. */
   readonly wanted: ReadonlyMap<string, readonly string[]>;
 }
 
@@ -47,10 +45,7 @@ export function chosenVersions(
   return chosen;
 }
 
-/**
- * The item's file in the chosen version of its type. Returns the given file if the backup lacks the
- * item in that version.
- */
+/** The item's file in its type's chosen version, or the given file if the backup lacks it. */
 export function inChosenVersion(
   file: ItemFile,
   chosen: ChosenVersions,
@@ -62,10 +57,7 @@ export function inChosenVersion(
   return items.has(other) ? other : file;
 }
 
-/**
- * Reads lines such as `rockbands.music.example.io=v2beta1,v2beta2`. Ignores other lines, as Velero
- * does.
- */
+/** Reads lines such as `rockbands.music.example.io=v2beta1,v2beta2`, and ignores others. */
 export function wantedVersions(text: string): ReadonlyMap<string, readonly string[]> {
   const lines = text.split('\n').map((line) => line.replaceAll(/[ \r]/g, ''));
   return new Map(
@@ -79,8 +71,7 @@ export function wantedVersions(text: string): ReadonlyMap<string, readonly strin
 const FORM = /^v([1-9]\d*)(?:(alpha|beta)([1-9]\d*))?$/;
 
 /**
- * Orders versions as Kubernetes does (k8s.io/apimachinery/pkg/version): alpha, beta, stable. Other
- * forms come first.
+ * Kubernetes' order (k8s.io/apimachinery/pkg/version): alpha, beta, stable. Other forms are older.
  */
 function byAge(a: string, b: string): number {
   const [first, second] = [ageOf(a), ageOf(b)];
