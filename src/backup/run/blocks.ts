@@ -84,7 +84,7 @@ class Building {
     if (first) await this.#addRelated(first);
   }
 
-  /** Whether an earlier try stored the item and its post hooks have run. */
+  /** Whether an earlier try stored the item, and no post hooks are due. */
   #isDone(item: Item): boolean {
     const { backupper, journal } = this.#options;
     const id = idOf(item);

@@ -81,7 +81,7 @@ export interface FinishedItem {
   readonly owesPostHooks: boolean;
   /** Volume steps done for the item, for a later try; only {@link VolumeSteps} reads them. */
   readonly facts: readonly Readonly<Record<string, unknown>>[];
-  /** A step outside the backup must not be repeated: a snapshot, operation or hook. */
+  /** Something outside the backup must not be repeated: a snapshot, operation or hook. */
   readonly hasEffect: boolean;
 }
 

@@ -69,7 +69,7 @@ async function snapshotsOf(
   try {
     all = await patiently(() => client.list(VOLUME_SNAPSHOTS, { labelSelector, signal }), signal);
   } catch (error) {
-    // The cluster has no CSI snapshots.
+    // The cluster lacks the CRD of snapshots.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }
@@ -88,7 +88,7 @@ async function uploadsOf(
   try {
     return await patiently(() => client.list(DATA_UPLOADS, scope), signal);
   } catch (error) {
-    // The cluster has no DataUploads.
+    // The cluster lacks the CRD of DataUploads.
     if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
   }

@@ -147,7 +147,7 @@ export class SnapshotBackup implements BackupItemAction {
     return content ? { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } : {};
   }
 
-  /** Removes the objects, which a deleted namespace would take along. Keeps the snapshot. */
+  /** Removes the objects: they would end with their namespace. The storage's snapshot stays. */
   async #release(
     { metadata: { namespace, name, uid } }: VolumeSnapshot,
     backup: Backup,

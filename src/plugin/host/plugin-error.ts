@@ -15,9 +15,9 @@ export interface FailedCall {
 
 /**
  * The error of a failed call. `PLUGIN_REFUSED` has the plugin's own text. `PLUGIN_GONE`: the
- * process ended or the connection broke. `PLUGIN_TIMEOUT`. `PLUGIN_MESSAGE`: one side rejects a
- * message. `NO_OPERATIONS` and `BAD_OPERATION_ID` are the same as from actions of this process. The
- * facts name the source position in the plugin.
+ * process ended or the connection broke. `PLUGIN_TIMEOUT`: the plugin did not answer in time.
+ * `PLUGIN_MESSAGE`: one side rejects a message. `NO_OPERATIONS` and `BAD_OPERATION_ID` are the same
+ * as from actions of this process. The facts name the source position in the plugin.
  */
 export function pluginError(error: unknown, { command, call, exit }: FailedCall): unknown {
   if (isCanceled(error) || !(error instanceof Error)) return error;
