@@ -14,10 +14,7 @@ export interface ObjectOptions extends SignalOptions {
 }
 
 export interface ObjectPutOptions extends ObjectOptions {
-  /**
-   * Refuses with `BLOB_EXISTS` if the key exists. Stores without conditional puts look before the
-   * put.
-   */
+  /** Refuses with `BLOB_EXISTS` if the key exists; some stores check that before the put. */
   readonly ifAbsent?: boolean | undefined;
 }
 
@@ -47,15 +44,9 @@ export interface Bucket extends AsyncDisposable {
   delete(key: string, options?: SignalOptions): Promise<void>;
   list(prefix: string, options?: SignalOptions): AsyncIterable<string>;
   listFolders(prefix: string, options?: SignalOptions): AsyncIterable<string>;
-  /**
-   * A URL for a plain GET without further headers, valid for this long. Throws `UNSUPPORTED_URL` if
-   * there is none.
-   */
+  /** A URL for a plain GET, valid for this long. Throws `UNSUPPORTED_URL` if there is none. */
   signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string>;
-  /**
-   * Extends an object's lock to this long from now. Throws `UNSUPPORTED_PUT` if objects cannot be
-   * locked.
-   */
+  /** Extends an object's lock to this long from now. Throws `UNSUPPORTED_PUT` without locks. */
   extendRetention?(key: string, retention: Retention, options?: SignalOptions): Promise<void>;
   close(): Promise<void>;
 }

@@ -59,10 +59,7 @@ const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
   },
 };
 
-/**
- * Larger differences make the service refuse signatures. Maintenance relies on hours, and is then
- * unsafe (Kopia: 5 minutes).
- */
+/** With more, signatures fail, and maintenance relies on hours and is unsafe (Kopia: 5 minutes). */
 const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
 const DATA_BYTES = 4096;
 /** Failures that come before any permission is checked. */
@@ -235,9 +232,7 @@ class StorageCheck {
     return 'an overwritten blob is read back at once';
   }
 
-  /**
-   * Puts as the creation of a repository does. A service without conditional puts is acceptable.
-   */
+  /** Puts as the creation of a repository does. Conditional puts are not required. */
   async putIfAbsent(): Promise<string> {
     // If deletions are denied, the next step reports it.
     const isGone = await this.#storage.deleteBlob(this.#id, this.#options).then(

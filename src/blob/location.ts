@@ -23,9 +23,7 @@ const s3Schema = z.strictObject({
   endpoint: endpoint.optional(),
   /** The endpoint in URLs for others; default: `endpoint`. */
   publicEndpoint: endpoint.optional(),
-  /**
-   * `http://host/bucket/key` instead of `http://bucket.host/key`; default if an endpoint is given.
-   */
+  /** `http://host/bucket/key` instead of `http://bucket.host/key`; default with an endpoint. */
   pathStyle: flag.optional(),
   profile: text.optional(),
   /** A file in the format of ~/.aws/credentials. */
@@ -36,10 +34,7 @@ const s3Schema = z.strictObject({
   kmsKeyId: text.optional(),
   /** File with the 32 bytes of an SSE-C key, raw or in base64. */
   sseCustomerKeyFile: text.optional(),
-  /**
-   * Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that
-   * support no other.
-   */
+  /** Sent with each put. `auto`: CRC-32, and MD5 for services that support no other. */
   checksum: z.enum(['auto', 'crc32', 'sha256', 'md5', 'none']).optional(),
   ...once,
 });
@@ -86,10 +81,7 @@ export type Location = FileLocation | S3Location | AzureLocation | GcsLocation;
 
 export const SCHEMES = ['file', 's3', 'azblob', 'gs'] as const;
 
-/**
- * A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL that position is a port, which has only
- * digits.
- */
+/** A bucket of a Ceph tenant: `s3://tenant:bucket`. A port would have only digits. */
 const TENANT = /^s3:\/\/[\w.-]*:(?=[\w.-]*[A-Za-z_.-][\w.-]*(?:[/?#]|$))/;
 /** A tenant may precede the bucket. */
 const BUCKET_NAME = /^([\w.-]*:)?[\w.-]+$/;

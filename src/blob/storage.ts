@@ -23,10 +23,7 @@ export interface GetOptions {
   offset?: number;
   /** Exactly this many bytes, or an error. A short answer is never returned. */
   lengthBytes?: number;
-  /**
-   * A longer blob throws `DAMAGED_BLOB` before its bytes are read. Only for reads of the whole
-   * blob.
-   */
+  /** A longer blob throws `DAMAGED_BLOB` before its bytes are read. For reads of the whole. */
   lengthMax?: number;
   /** Memory for the bytes, at least as long as the answer. May be shared memory. */
   into?: Uint8Array | undefined;
@@ -66,10 +63,7 @@ export interface TransferSettings {
 export interface PutOptions {
   /** Object lock. Storages without it throw `UNSUPPORTED_PUT`. */
   retention?: Retention;
-  /**
-   * Refuses with `BLOB_EXISTS` if the blob exists. Storages without such puts throw
-   * `UNSUPPORTED_PUT`.
-   */
+  /** Refuses with `BLOB_EXISTS` if the blob exists, or with `UNSUPPORTED_PUT`. */
   doNotRecreate?: boolean;
   signal?: AbortSignal | undefined;
 }
@@ -102,9 +96,7 @@ export interface BlobStorage extends AsyncDisposable {
   readonly displayName: string;
   /** Whether `retention` and {@link extendRetention} are supported. */
   readonly hasObjectLock: boolean;
-  /**
-   * Features that the service does not support, and their replacements: a sentence each, for users.
-   */
+  /** Unsupported features of the service, and their replacements: sentences for users. */
   readonly adaptations?: readonly string[];
   /** The location forbids to put a blob twice. */
   readonly isWriteOnce?: boolean;
@@ -114,20 +106,14 @@ export interface BlobStorage extends AsyncDisposable {
   putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
   deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
   listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata>;
-  /**
-   * The folders right below a prefix, which is empty or ends with `/`. Each name once, up to the
-   * next `/`.
-   */
+  /** Folders right below a prefix, which is empty or ends with `/`. Each name once, without `/`. */
   listFolders(prefix: string, options?: ListOptions): AsyncIterable<string>;
   /**
    * A URL for a plain GET of the blob, valid for this long. The blob need not exist. Throws
    * `UNSUPPORTED_URL` if the storage or the credentials cannot sign.
    */
   signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
-  /**
-   * Whether object lock is switched on, if the service tells. For storages with {@link
-   * hasObjectLock}.
-   */
+  /** With {@link hasObjectLock}: whether object lock is switched on, if the service tells. */
   isLockable?(options?: SignalOptions): Promise<boolean | undefined>;
   /**
    * Extends a blob's retention. A longer retention of the same strength stays. Storages without
@@ -178,9 +164,7 @@ export async function listAll(storage: BlobStorage, prefix: string): Promise<Blo
   return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-/**
- * Permanent refusals of a put or a deletion, for example because of permissions, space or a lock.
- */
+/** Permanent refusals of a put or a deletion: permissions, space or a lock, for example. */
 const REFUSALS = [
   ...['STORAGE_DENIED', 'STORAGE_FULL', 'STORAGE_READ_ONLY', 'STORAGE_CREDENTIALS'],
   ...['STORAGE_FAILED', 'BLOB_EXISTS', 'UNSUPPORTED_PUT', 'UNSUPPORTED_CHECKSUM'],

@@ -26,9 +26,7 @@ export class Arena {
     this.bytes = new Uint8Array(this.memory.buffer);
   }
 
-  /**
-   * Allocates a buffer for good, with {@link LOOK_BACK_BYTES} in front of it. Returns its address.
-   */
+  /** Allocates a buffer for good. {@link LOOK_BACK_BYTES} in front of its address are free too. */
   allocate(lengthBytes: number): number {
     const address = this.#next + ALIGNMENT;
     const end = address + Math.ceil(lengthBytes / ALIGNMENT) * ALIGNMENT;

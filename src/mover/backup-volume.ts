@@ -33,9 +33,7 @@ import { assertVolume, type VolumeMoveOptions } from './volume.ts';
 import { VolumeTotal } from './volume-total.ts';
 
 const PIN = 'velero-pin';
-/**
- * Velero keeps all snapshots until their backup is deleted. Its policy can hold no larger number.
- */
+/** Velero keeps all snapshots until their backup is deleted. Its policy holds no larger number. */
 const KEEP_ALL = 2 ** 31 - 1;
 const ERRORS_SHOWN_MAX = 11;
 /** Key in a backup's `uploaderSettings` or `dataMoverConfig`. Velero has no such key. */
@@ -84,9 +82,7 @@ interface BackupSettings {
   readonly compression?: string | undefined;
   /** Large files read at once, unless {@link VolumeMoveOptions.config} sets it. */
   readonly parallelFiles?: number | undefined;
-  /**
-   * Unreadable entries are skipped and counted, unless {@link VolumeMoveOptions.config} sets it.
-   */
+  /** Skip and count unreadable entries; {@link VolumeMoveOptions.config} may override this. */
   readonly ignoreUnreadable?: boolean | undefined;
   /** Time of the volume's snapshot, or shortly before; RFC 3339. */
   readonly frozenAt?: string | undefined;
@@ -254,8 +250,7 @@ async function parentsOf(
 ): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
   const { repository, uid, logger } = options;
   if (!('sourcePod' in options)) return {};
-  // In memory, stores through a mapping set no time after the first store. Read everything: it is
-  // cheap.
+  // In memory, only the first store through a mapping sets a time. Reading all is cheap.
   if (await isInMemory(options.path)) return { isParent: () => false };
   const { source } = recordOf(options);
   const { snapshots } = await listReadableSnapshots(repository, { source });
@@ -330,10 +325,7 @@ interface PolicyParts {
   readonly ignore: readonly string[];
 }
 
-/**
- * Velero's policy of a volume's source, rewritten before each upload
- * (pkg/uploader/kopia/snapshot.go).
- */
+/** Velero's policy, rewritten before each upload (pkg/uploader/kopia/snapshot.go). */
 const volumePolicy = ({
   parallel,
   compression = 'none',

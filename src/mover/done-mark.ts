@@ -7,14 +7,9 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
-/**
- * Directory of the marks in the root of each volume. The helper looks there
- * (cmd/velero-restore-helper in Velero 1.18).
- */
+/** Directory of the marks in the root of each volume (Velero 1.18: cmd/velero-restore-helper). */
 export const MARK_DIRECTORY = '.velero';
-/**
- * The helper runs as user 1000. This user must be able to search the directory and to see the file.
- */
+/** The helper, user 1000, must be able to search the directory and to see the file. */
 const DIRECTORY_MODE = 0o755;
 const DIRECTORY_MODE_MIN = 0o005;
 const FILE_MODE = 0o644;
@@ -121,10 +116,7 @@ const pathIn = (directory: fs.FileHandle, name: string): string =>
 const rawPathIn = (directory: fs.FileHandle, name: Buffer): Buffer =>
   Buffer.concat([Buffer.from(`${pinnedPath(directory.fd)}/`), name]);
 
-/**
- * The snapshot's root may be closed to its owner, and this process may not be root. Returns the old
- * mode if it changes it.
- */
+/** The root may be closed to its owner, and this process not root. Returns a mode to restore. */
 async function makeWritable(root: fs.FileHandle): Promise<number | undefined> {
   const { mode } = await root.stat();
   if ((mode & 0o300) === 0o300) return undefined;
@@ -203,9 +195,7 @@ async function someNames(directory: fs.FileHandle): Promise<Buffer[]> {
   return names;
 }
 
-/**
- * Some file systems set modes of their own. The mode must have at least the bits for the helper.
- */
+/** Some file systems set modes of their own. The helper needs at least the bits in `least`. */
 async function setMode(handle: fs.FileHandle, mode: number, least: number): Promise<void> {
   let refusal = '';
   await handle.chmod(mode).catch((error: unknown) => {

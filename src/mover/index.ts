@@ -1,6 +1,4 @@
-/**
- * The data path: stores or restores one volume in the way of Velero. Knows nothing of Kubernetes.
- */
+/** Stores or restores one volume in the way of Velero. Knows nothing of Kubernetes. */
 export { isMarkName } from './done-mark.ts';
 export type { Progress } from './progress.ts';
 export {

@@ -7,13 +7,9 @@ const IN_MEMORY: readonly number[] = [0x01021994, 0x958458f6, 0x858458f6];
 export interface WrittenVolume {
   /** Boot id of the node at that time. */
   readonly bootId: string;
-  /**
-   * Inode and birth time of its root directory; undefined if the file system has no birth times.
-   */
+  /** Inode and birth time of its root directory; undefined without birth times. */
   readonly root?: string | undefined;
-  /**
-   * Whether it belongs to a PersistentVolumeClaim. Volumes of claims survive a reboot of the node.
-   */
+  /** Whether it belongs to a PersistentVolumeClaim, which survives a reboot of the node. */
   readonly isOfClaim?: boolean | undefined;
   /** Name of the claim if it outlives its pod. Claims of generic ephemeral volumes do not. */
   readonly lastingClaim?: string | undefined;

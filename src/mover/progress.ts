@@ -14,9 +14,7 @@ export interface Sample {
   readonly totalBytes: number | undefined;
   /** Changes with every step of the move itself: bytes, entries, tasks of threads. */
   readonly moved: number;
-  /**
-   * Answers of the storage. A backup also sends requests at intervals, even if its volume hangs.
-   */
+  /** Answers of the storage. A backup sends some requests even if its volume hangs. */
   readonly answers: number;
   readonly waitsFor: WaitsFor;
 }
@@ -43,10 +41,7 @@ export interface ProgressWatch {
   stop(): void;
 }
 
-/**
- * Our choice: flushing the stored data takes seconds, and each answer of the storage restarts the
- * time.
- */
+/** Our choice: a flush takes seconds. Each answer of the storage restarts the time. */
 const GRACE_MS = 30_000;
 /**
  * A request has its own time limits and retries. The last pause between retries ends within 25

@@ -34,10 +34,7 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
   readonly removeFirst?: boolean | undefined;
   readonly deleteExcluded?: boolean | undefined;
   readonly maxWriteBytes?: number | undefined;
-  /**
-   * Aborted, with an error as its reason, if another pod begins to use the volume. The restore
-   * stops at once.
-   */
+  /** Aborted, with an error as its reason, if another pod uses the volume. Stops at once. */
   readonly usedByOther: AbortSignal;
   /** Called when all is done, before the result counts. */
   readonly onDone: (report: InPlaceReport, signal: AbortSignal) => Promise<void>;

@@ -24,10 +24,7 @@ export interface RestoreVolumeOptions extends VolumeMoveOptions {
      * running, and nothing is written.
      */
     readonly mayBeThere: boolean;
-    /**
-     * Whether the waiting pod found all its marks and continued. The mark was there, and has been
-     * removed.
-     */
+    /** Whether the waiting pod found all its marks and continued. The mark is then gone. */
     readonly wasTaken?: (signal: AbortSignal) => Promise<boolean>;
     /**
      * The value that an earlier mover of the same restore gave to {@link onRestored}. Its mark may

@@ -3,9 +3,7 @@ import type { BigIntStats } from 'node:fs';
 import { dirname } from 'node:path';
 import { CodedError } from '../base/index.ts';
 
-/**
- * Identifies a mounted volume. An unmounted volume looks empty, and must never pass for the volume.
- */
+/** Identifies a mounted volume. An unmounted volume looks empty, and must not pass for it. */
 export interface VolumeIdentity {
   readonly device: bigint;
   readonly inode: bigint;
@@ -49,10 +47,7 @@ const MOUNT_POINT =
 /** End of the message if the volume was not mounted. The agent then starts the mover again. */
 export const NOT_MOUNTED_SUFFIX = "is the kubelet's own directory";
 
-/**
- * Throws `VOLUME_GONE` if the volume is not mounted. After a reboot the kubelet's directory exists
- * before the mount.
- */
+/** Throws `VOLUME_GONE` without a mount. After a reboot the kubelet's directory exists first. */
 export async function assertMounted(path: string, mountInfo = readMounts()): Promise<void> {
   const root = rootMountedAt(path, await mountInfo);
   if (root === undefined || !MOUNT_POINT.test(root)) return;
@@ -62,10 +57,7 @@ export async function assertMounted(path: string, mountInfo = readMounts()): Pro
 
 const readMounts = (): Promise<string> => readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
 
-/**
- * Whether the whole of a separate file system is mounted at the path: its usage is that of the
- * volume.
- */
+/** Whether a whole file system is mounted at the path, so that its usage is the volume's. */
 export async function isOwnFileSystem(path: string): Promise<boolean> {
   const [volume, above] = await Promise.all([stat(path), stat(dirname(path))]);
   if (volume.dev === above.dev) return false;
@@ -73,10 +65,7 @@ export async function isOwnFileSystem(path: string): Promise<boolean> {
   return root === undefined || root === '/';
 }
 
-/**
- * The directory of its file system that a mount shows (proc_pid_mountinfo(5)); undefined if nothing
- * is mounted at the path.
- */
+/** Directory that a mount shows (proc_pid_mountinfo(5)); undefined if `path` is no mount point. */
 export function rootMountedAt(path: string, mountInfo: string): string | undefined {
   let root: string | undefined;
   for (const line of mountInfo.split('\n')) {

@@ -20,9 +20,7 @@ export interface MoverSettings {
   readonly compression?: string | undefined;
   /** Large files read at once, unless the backup sets `uploaderConfig.parallelFilesUpload`. */
   readonly parallelFilesUpload?: string | undefined;
-  /**
-   * Backups skip and count unreadable entries, unless the backup sets `longshore.ignoreUnreadable`.
-   */
+  /** Backups skip and count unreadable entries; overridden by `longshore.ignoreUnreadable`. */
   readonly ignoreUnreadable?: string | undefined;
 }
 export type MoverSetting = keyof MoverSettings;
@@ -97,10 +95,7 @@ export function moverVariables(settings: MoverSettings): Record<string, string> 
   return variables;
 }
 
-/**
- * Reads the settings from the environment. Throws `BAD_CONFIG` with every invalid variable and its
- * valid values.
- */
+/** Reads the environment. Throws `BAD_CONFIG` with all invalid variables and valid values. */
 export function moverSettingsOf(
   variableOf: (name: string) => string | undefined,
 ): Readonly<MoverSettings> {

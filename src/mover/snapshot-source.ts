@@ -1,9 +1,6 @@
 import type { SourceInfo } from '../snapshot/index.ts';
 
-/**
- * The requestor: part of the path of a snapshot's source, and a tag (Velero:
- * pkg/uploader/types.go).
- */
+/** Part of the path of a snapshot's source, and a tag (Velero: pkg/uploader/types.go). */
 export const REQUESTOR = 'snapshot-data-upload-download';
 /** The requestor for volumes of running pods. */
 export const POD_VOLUME_REQUESTOR = 'snapshot-pod-volume';

@@ -1,10 +1,7 @@
 import { CodedError, lookup } from '../base/index.ts';
 import type { KeptExtras } from '../uploader/index.ts';
 
-/**
- * A count in `uploaderSettings` or `dataMoverConfig`; undefined if it has none. Throws
- * `BAD_MOVER_CONFIG`.
- */
+/** A count in `uploaderSettings` or `dataMoverConfig`. Throws `BAD_MOVER_CONFIG`. */
 export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
   const text = lookup(config, key);
   if (text === undefined) return undefined;

@@ -19,10 +19,7 @@ export class VolumeTotal {
     this.#counters = counters;
   }
 
-  /**
-   * Estimates the volume before its upload begins. If no size is known, a thread counts it during
-   * the upload.
-   */
+  /** Estimates the volume before its upload. Without an estimate, a thread counts it meanwhile. */
   async look(volume: Looked, source: SourceInfo): Promise<void> {
     const guess = await guessOf(volume, source);
     this.#guess = guess ?? 0;

@@ -34,10 +34,7 @@ export async function applyRetention(
   return expired;
 }
 
-/**
- * Whether all policies and snapshots are readable. Warns if not, because a missing policy might
- * keep more.
- */
+/** Warns if a policy or snapshot is unreadable: a missing policy might keep more. */
 export async function isListComplete({ manifests }: Repository, logger: Logger): Promise<boolean> {
   if (await manifests.areComplete()) return true;
   logger.warn(

@@ -17,10 +17,7 @@ export interface CheckpointOptions {
  * after a kill.
  */
 const CLOSE_AFTER_PARTS = 20n;
-/**
- * Index entries in memory, some 300 bytes each. Millions of small files fill no pack for a long
- * time.
- */
+/** Index entries in memory, some 300 bytes each. Small files fill a pack only slowly. */
 const ENTRIES_MAX = 1 << 17;
 /** Interval of checks of the time. Bytes are checked after every store. */
 const LOOK_EVERY_MS = 100;

@@ -22,10 +22,7 @@ export function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
   return uploadLoneFile(parts, root, { ...common, name: path }, (file) => uploadRaw(parts, file));
 }
 
-/**
- * A directory with one file, whose bytes come from a device or pipe. The file is stored whole, or
- * not at all.
- */
+/** Stores a device or pipe as the one file of a directory, whole or not at all. */
 export async function uploadLoneFile(
   { repository, counters, policy, signal, open }: VolumeUpload,
   root: OpenAttributes,

@@ -68,10 +68,7 @@ const COUNTED_ABOVE_BYTES = 1 << 20;
  */
 const COUNTING_FILE_SYSTEMS: readonly number[] = [0x2f_c1_2f_c1, 0x00_c3_64_00, 0x65_73_55_46];
 
-/**
- * Whether a directory of this size must be counted before it is listed. `fileSystemType` is from
- * statfs.
- */
+/** Whether a directory must be counted before it is listed. `fileSystemType` is from statfs. */
 export async function mustCount(
   sizeBytes: number,
   entriesMax: number,
@@ -121,10 +118,7 @@ export class DirectoryLooks {
     this.#ahead.set(visit.path, ahead);
   }
 
-  /**
-   * The listing, with a comparison if the directory may be unchanged. Throws
-   * `UNREADABLE_DIRECTORY`.
-   */
+  /** Lists, and compares if the directory may be unchanged. Throws `UNREADABLE_DIRECTORY`. */
   look(visit: Visit): Promise<DirectoryComparison> {
     const ahead = this.#ahead.get(visit.path);
     this.#ahead.delete(visit.path);
@@ -166,10 +160,7 @@ export class DirectoryLooks {
     }
   }
 
-  /**
-   * The directory in the newest snapshot. Undefined if a rule or policy may count entries
-   * differently.
-   */
+  /** The newest snapshot's directory; undefined if rules or policies may change the result. */
   async #streamBefore(visit: Visit): Promise<PackedStream | undefined> {
     const { policies, repository } = this.#options;
     const [newest] = visit.previous;
@@ -233,10 +224,7 @@ export function isOfTheSource(error: unknown): boolean {
   return code !== undefined && !isOwnTrouble(code);
 }
 
-/**
- * Wraps system errors about the directory. Other errors, such as a dead thread or a bug, pass
- * through.
- */
+/** Wraps system errors about the directory. Other errors pass through. */
 export function asUnreadable(error: unknown): unknown {
   if (!isOfTheSource(error)) return error;
   return new CodedError('UNREADABLE_DIRECTORY', messageOf(error), { cause: error });

@@ -14,10 +14,7 @@ export interface EnterRulesOptions {
   readonly logger: Logger;
 }
 
-/**
- * The rules below a directory: the inherited rules, those of its policy, and those of its own
- * ignore files.
- */
+/** The rules below a directory: inherited, of its policy, and of its own ignore files. */
 export async function enterRules(
   visit: Visit,
   directory: SourceDirectory,

@@ -103,9 +103,7 @@ export class DirectoryWriter {
     return this.#finished;
   }
 
-  /**
-   * Marks the current state. Call it only while no write is running. Throws the failure of a write.
-   */
+  /** Marks the current state; not during a write. Throws the failure of a write. */
   mark(): DirectoryMark {
     if (this.#failure) throw asError(this.#failure.error);
     return {

@@ -1,7 +1,4 @@
-/**
- * A slower count waits for its storage, and slows the upload down. Our choice: local disks are 50
- * times as fast.
- */
+/** A slower count slows the upload down too. Our choice: local disks are 50 times as fast. */
 const ENTRIES_PER_SECOND_MIN = 1000;
 const WINDOW_MS = 3000;
 

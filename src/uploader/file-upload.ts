@@ -212,10 +212,7 @@ export class FileUpload {
     return { kind: 'entry', entry: { ...fields, size: target.length, objectId } };
   }
 
-  /**
-   * Stores a file of any size. Calls `settle` once with the outcome, or `fail` if the repository
-   * failed.
-   */
+  /** Calls `settle` once with the outcome, or `fail` if the repository failed. */
   uploadFile(file: FileToUpload, settle: (outcome: Outcome) => void, fail: Fail): void {
     const { path, entry, policy } = file;
     const smallMax = Math.min(SMALL_FILE_BYTES_MAX, this.#splitterFor(policy).minBytes - 1);
@@ -417,10 +414,7 @@ export class FileUpload {
 /** Policies compress by length. A stream counts as a long file. Our choice. */
 const LONG_BYTES = 2 ** 30;
 
-/**
- * If this process runs out of descriptors or memory, fail the backup. Otherwise it would silently
- * skip healthy files.
- */
+/** A lack of descriptors or memory fails the backup, which would else skip healthy files. */
 const ownTrouble = ({ code, message }: { code: string; message: string }): Error =>
   Object.assign(new Error(message), { code, syscall: 'open' });
 
@@ -439,7 +433,5 @@ export function entryFields(
   return { name, type, mode, mtimeNs, uid, gid, extra };
 }
 
-/**
- * Larger positions have no exact number above 2^53. A file of this size consists mostly of holes.
- */
+/** Larger positions have no exact number above 2^53. A file of this size is mostly holes. */
 export const TOO_LONG = 'it is longer than 8 PiB';

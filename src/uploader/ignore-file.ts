@@ -8,10 +8,7 @@ import { openRegular, readStart } from './regular-file.ts';
  */
 export const IGNORE_BYTES_MAX = 256 << 10;
 export const IGNORE_RULES_MAX = 10_000;
-/**
- * A rule with several stars counts as this many. Measured: such a rule takes five to twenty times
- * as long.
- */
+/** A rule with several stars counts as this many. Measured: five to twenty times as long. */
 const COSTLY_RULE = 10;
 
 /** Remaining room under the bounds. */

@@ -14,9 +14,7 @@ export interface IgnoreFileEntry {
   readonly isRegular: boolean;
 }
 
-/**
- * Which entries of a directory are excluded, by its own rules and those above (Kopia: fs/ignorefs).
- */
+/** Which entries are excluded, by rules of the directory and those above (Kopia: fs/ignorefs). */
 export class IgnoreRules {
   readonly #parent: IgnoreRules | undefined;
   readonly #patterns: readonly IgnorePattern[];

@@ -1,6 +1,4 @@
-/**
- * Upload and restore between a file system or device and a repository. Knows nothing of Kubernetes.
- */
+/** Upload and restore of file systems and devices. Knows nothing of Kubernetes. */
 export { deviceBytes } from './device-upload.ts';
 export type { KeptExtras } from '../volume-files/index.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';

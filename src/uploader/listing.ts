@@ -38,9 +38,7 @@ export interface SourceDirectory {
   readonly unread: readonly { name: string; message: string }[];
 }
 
-/**
- * Marks a byte that is not UTF-8. JSON then gets the escape that Kopia writes, not the character.
- */
+/** Marks a byte that is not UTF-8. JSON then gets Kopia's escape, not the character. */
 const INVALID_BYTE = '\ud800';
 
 /** The range of RFC 3339: years 0 to 9999. */
@@ -73,9 +71,7 @@ export function entryAt(
   };
 }
 
-/**
- * Decodes a thread's listing. If two names become equal by replacement, the second gets a suffix.
- */
+/** Decodes a thread's listing. If replaced names are equal, the second gets a suffix. */
 export function decodeListing(listing: DirectoryListing): SourceDirectory {
   const { names, stats, targets, failures } = listing;
   const targetOf = new Map(targets);

@@ -24,8 +24,7 @@ export interface LongDirectoryParts {
 }
 
 /**
- * A directory with more entries than fit in memory. Each part is listed while the part before is
- * stored and written.
+ * Stores a directory with more entries than fit in memory, page by page, while listing the next.
  */
 export async function visitLong(
   visit: Visit,
@@ -116,9 +115,7 @@ async function lookAtNames(
   return { ...decodeListing({ ...listing, names }), failures: [] };
 }
 
-/**
- * Failures of the listing belong to the directory. A cancel ends the pages; earlier pages count.
- */
+/** Failures belong to the directory. After a cancel, only earlier pages count. */
 async function* marked(
   pages: AsyncIterable<SourceEntry[]>,
   signal: AbortSignal,

@@ -59,8 +59,7 @@ class OpenTreeStore {
     const { name, mode, mtimeNs, uid, gid } = open.attributes;
     const own = { name, type: 'd', mode, mtimeNs, uid, gid, size: 0 };
     while (open.writer?.isWriting) await open.writer.settled();
-    // Read all of it in one turn: entries that settle during the stores would be found twice or
-    // never.
+    // Read all in one turn: entries that settle meanwhile would be found twice or never.
     const finished = open.writer?.finished;
     if (finished) return { ...own, objectId: finished.id, summary: finished.summary };
     const written = open.writer?.mark();
@@ -120,8 +119,7 @@ class OpenTreeStore {
     try {
       bytes = await readObject(this.#repository.contents, id);
     } catch (error) {
-      // Garbage collection deleted it before the first checkpoint. The upload notices that at its
-      // end.
+      // Garbage collection may delete it before the first checkpoint. The upload notices that.
       if (isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) return [];
       throw error;
     }

@@ -29,9 +29,7 @@ export class PieceWriter {
   readonly #writer: RestoreWriter;
   readonly #signal: AbortSignal;
   readonly #onWritten: (bytes: number) => void;
-  /**
-   * Separate from the slots for entries: a file holds one of those while it waits for its pieces.
-   */
+  /** Separate from the slots for entries: a file holds one while it waits for its pieces. */
   readonly #slots = new Semaphore(PIECES_MAX);
 
   constructor(

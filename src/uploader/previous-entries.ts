@@ -13,10 +13,7 @@ import { keyOfEntry, keyOfName } from './restore-names.ts';
  * a new time before the new data. Our choice.
  */
 const SETTLE_NS = 120n * SECOND_NS;
-/**
- * Age limit of a volume snapshot of unknown time: it may have waited this long to be read. Our
- * choice.
- */
+/** A volume snapshot of unknown time may have waited this long to be read. Our choice. */
 const PREPARE_NS = 24n * 3600n * SECOND_NS;
 
 /** A directory of an earlier snapshot. */

@@ -7,10 +7,7 @@ import { plainName, type SourceEntry } from './listing.ts';
 const REPLACED_MAX = 8192;
 const REPLACED = '\ufffd';
 
-/**
- * Reads a directory of a previous snapshot in parallel with a listing. Both are sorted, so only a
- * part of each is in memory.
- */
+/** Reads a directory of a previous snapshot beside a listing. Both are sorted, so both stream. */
 export class PreviousStream {
   readonly #batches: AsyncIterator<DirectoryEntry[], unknown>;
   readonly #id: ObjectId;
@@ -66,8 +63,7 @@ export class PreviousStream {
         this.#isEnded = done === true;
         this.#batch = done === true ? [] : value;
       } catch (error) {
-        // An older snapshot only saves work. Its damage must not stop this backup, which repairs
-        // it.
+        // A damaged older snapshot must not stop this backup, which repairs it.
         this.#contents.damaged.note(error);
         const fields = { object: this.#id, error: messageOf(error) };
         this.#logger.warn(

@@ -76,10 +76,7 @@ export class EntryRestore {
     await links?.close();
   }
 
-  /**
-   * Restores an entry under its own name or another name. Never rejects: failures are counted, and
-   * reported at the end.
-   */
+  /** Restores an entry under `diskName`, else its own name. Never rejects: counts failures. */
   async restore(
     directory: TargetDirectory,
     entry: DirectoryEntry,
@@ -284,8 +281,7 @@ export class EntryRestore {
         return this.#restoreWhole(directory, entry, only);
       }
     }
-    // Thousands of entries are restored at once, and large files have many pieces. Only open files
-    // hold theirs.
+    // Large files have many pieces, so only open files hold theirs.
     await this.#openFiles.acquire();
     try {
       signal.throwIfAborted();
@@ -379,8 +375,7 @@ export class EntryRestore {
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
-      // Its time will mark it as whole. After a power cut without the bytes, the next restore would
-      // skip it.
+      // Its time will mark it as whole, so its bytes must reach the disk first.
       if (this.#options.overwrite !== 'always') await file.datasync();
       const notSet = await this.#pool.setAttributes(
         file.fd,
@@ -449,10 +444,7 @@ export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): Di
   return { ...entry, ...owner, mode, extra };
 }
 
-/**
- * Whether a file has all attributes of the entry; with `isExact`, no others. A thread reads the
- * extended attributes.
- */
+/** Whether a file has all attributes of the entry; with `isExact`, no others. */
 export async function hasAllAttributes(
   { dataPath }: Repository,
   pinned: Pinned,

@@ -15,10 +15,7 @@ import type { TargetDirectory } from './target-directory.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
-/**
- * Entries that are restored without all of their attributes. Counts these entries, and the missing
- * attributes of each kind.
- */
+/** Counts entries without all of their attributes, and each missing attribute. */
 export interface AttributesNotSet {
   entries: number;
   owner: number;
@@ -102,26 +99,17 @@ export interface InPlaceEntries {
   assertRoot(directory: TargetDirectory): void;
   /** Changes the existing file to match the entry. Returns false if it must be written whole. */
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
-  /**
-   * Call it before a file is written whole. Returns extended attributes of the old file to keep.
-   * Throws `WRITE_LIMIT`.
-   */
+  /** Call it before a write of a whole file. Returns kept attributes. Throws `WRITE_LIMIT`. */
   beforeWhole(entry: DirectoryEntry): string | undefined;
   /** Called when a file or link is complete; `isNew` if it replaced nothing. */
   onWhole(entry: DirectoryEntry, isNew: boolean): void;
-  /**
-   * Changes an old file if the target has no room for a second file. Returns false if the entry
-   * must be written whole.
-   */
+  /** Changes an old file if a second file does not fit. False: the entry must be written whole. */
   patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
   /** Called if a name of a hard-linked file is already a link. */
   onSameLink(): void;
   /** Opens a subdirectory. Creates it if it is missing, or if another entry has its name. */
   enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory>;
-  /**
-   * Removes a directory that is in the way, with its subtree. Throws `TARGET_IN_THE_WAY` if
-   * something in it must stay.
-   */
+  /** Removes a directory in the way. Throws `TARGET_IN_THE_WAY` if something in it must stay. */
   removeDirectory(parent: TargetDirectory, name: DiskName): Promise<void>;
 }
 
@@ -164,10 +152,7 @@ const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];
 /** Failures that are logged; the others are counted. Our choice: a tree may have millions. */
 const LOGGED_MAX = 1000;
 
-/**
- * Counts restored entries and failures. The restore tries every entry, and throws the first failure
- * at the end.
- */
+/** Counts restored entries and failures. The first failure is thrown at the end. */
 export class RestoreReport {
   readonly counters: RestoreCounters;
   /** For all work of the restore. Aborted by the caller, and if the target takes no more writes. */
@@ -175,10 +160,7 @@ export class RestoreReport {
   readonly #options: RestoreOptions;
   readonly #hopeless = new AbortController();
   #firstError: { error: unknown; path: string } | undefined;
-  /**
-   * Whether the whole target is read-only. Set when the target is opened, after this report is
-   * made.
-   */
+  /** Whether the whole target is read-only. Set when the target is opened. */
   isReadOnly: () => boolean = () => false;
 
   constructor(options: RestoreOptions) {
@@ -249,10 +231,7 @@ const codeFor = (error: unknown): string =>
 const describe = (error: unknown): string =>
   messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
 
-/**
- * The error for an incomplete snapshot that must be restored whole: its pieces are not at their
- * real offsets.
- */
+/** Pieces of an incomplete file are not at their real offsets, so it cannot be restored. */
 export function incompleteSnapshot(what: 'volume' | 'file' | 'directory', why: string): CodedError {
   const text = `this snapshot holds only a part of the ${what}, because its backup did not finish (${printable(why)}): choose another one`;
   return new CodedError('SNAPSHOT_INCOMPLETE', text);

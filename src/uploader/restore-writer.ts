@@ -39,9 +39,7 @@ const WINDOW_WRITES = 2048;
 const WINDOW_BYTES = 48 << 20;
 /** Largest gap between two wanted contents that is read along instead of a second request. */
 const GAP_BYTES_MAX = 256 << 10;
-/**
- * A partial window is restored after this time. Its callers may wait for it before they add more.
- */
+/** A partial window is restored after this time: its callers may wait for it. */
 const WINDOW_MS_MAX = 20;
 /** Bytes of plaintext in one task of a thread. */
 const TASK_BYTES = 4 << 20;

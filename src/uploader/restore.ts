@@ -81,8 +81,7 @@ class TreeRestore {
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
     this.#isExact = this.#options.extras?.xattrs !== false && hasAllXattrs(root);
-    // Check before anything is made: an unreadable snapshot or an empty selection must leave no
-    // trace.
+    // An unreadable snapshot or an empty selection must leave no trace, so check it first.
     await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
     this.#rootShown = target === '/' ? '' : target;
@@ -178,10 +177,7 @@ class TreeRestore {
     })();
   }
 
-  /**
-   * Finds out whether new entries inherit access lists from their directory. A new directory has
-   * the lists of its parent.
-   */
+  /** Whether new entries inherit access lists. A new directory has those of its parent. */
   async #lookForLists(directory: TargetDirectory, parent?: TargetDirectory): Promise<void> {
     if (!this.#isExact) return;
     if (parent && directory.isNew) directory.givesLists = parent.givesLists;

@@ -4,10 +4,7 @@ import { type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { Chunk, DataWriter } from './data-writer.ts';
 import type { Slabs } from './slabs.ts';
 
-/**
- * Files in one task of a thread. Our choice: enough to be worth a message, few enough to share the
- * work.
- */
+/** Our choice: enough files to be worth a message, few enough to share the work. */
 const FILES_MAX = 128;
 const BATCH_BYTES_MAX = SLAB_BYTES / 2;
 
@@ -48,9 +45,7 @@ export class SmallFiles {
     this.#writer = writer;
   }
 
-  /**
-   * Calls an event when the file is stored. Call `flush` if no more files will come for a while.
-   */
+  /** Calls an event when the file is stored. Call `flush` if no more files come for a while. */
   add(file: SmallFile, events: SmallFileEvents): void {
     // An extra byte of room for each file shows that it grew.
     const room = file.sizeBytes + 1;

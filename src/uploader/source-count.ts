@@ -9,10 +9,7 @@ import { relativePath, type Visit } from './visit.ts';
 
 /** Names read at a time from one directory. */
 const DIRENTS = 256;
-/**
- * Waiting names of directories, some 100 bytes each. Further directories are entered while their
- * parent is open.
- */
+/** Waiting names, some 100 bytes each. Further directories are entered before their siblings. */
 const WAITING_MAX = 20_000;
 /** Directories that are open at once. The upload needs descriptors too. */
 const OPEN_MAX = 16;
@@ -32,9 +29,7 @@ export interface CountPolicies {
 
 export interface CountOptions {
   readonly policies: CountPolicies;
-  /**
-   * Called every {@link LOOK_EVERY} entries with the counts so far. Return false to end the count.
-   */
+  /** Called every {@link LOOK_EVERY} entries with the counts. False ends the count. */
   readonly onCount: (count: Readonly<SourceCount>, entries: number) => boolean;
   /** Waiting names of directories; tests lower it. */
   readonly waitingMax?: number;

@@ -68,8 +68,7 @@ export class SourceEstimate {
   /** Ends the thread. May be called at any time, and repeatedly. */
   stop(): void {
     if (this.#report.state === 'counting') this.#giveUp();
-    // Like a pool's thread, a thread that is blocked in the kernel keeps the process alive until it
-    // is forced to end.
+    // A thread blocked in the kernel keeps the process alive, as those of a pool do.
     this.#worker?.ref();
     void this.#worker?.terminate();
   }

@@ -74,10 +74,7 @@ export class StreamUpload {
     if (options.splitter.kind !== 'buzhash') this.#splitter = createSplitter(options.splitter);
   }
 
-  /**
-   * Reads the whole stream, and resolves with its pieces in order. An empty stream has one empty
-   * content.
-   */
+  /** Reads the stream, and resolves with its pieces in order. An empty stream has one content. */
   async run(stretches: AsyncIterable<Stretch>): Promise<IndirectEntry[]> {
     const { hasher } = this.#parts;
     hasher.beginStream();

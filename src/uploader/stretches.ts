@@ -13,9 +13,7 @@ export type Stretch =
   | { readonly kind: 'data'; readonly span: Span; readonly release: () => void }
   | { readonly kind: 'zeros'; readonly length: number };
 
-/**
- * Parallel reads of one file. Our choice: more would only take memory, because the disk is busy.
- */
+/** Parallel reads of one file. Our choice: the disk is busy, and more would take memory. */
 const READ_AHEAD = 3;
 
 interface Extent {
@@ -198,9 +196,7 @@ export async function* inputStretches(
   }
 }
 
-/**
- * Reads of at most one slab. Past the expected end, reads follow one another until a read is empty.
- */
+/** Reads of at most one slab. Past the expected end, they continue until a read is empty. */
 function* planReads(descriptor: number, options: ReadRangeOptions): Generator<Extent> {
   const { start, end, sparse, toEndOfFile } = options;
   const extents: Iterable<Extent> = sparse

@@ -1,10 +1,7 @@
 import { compareUtf8, type Nanoseconds } from '../base/index.ts';
 import type { DirectoryEntry, DirectorySummary, EntryError } from '../snapshot/index.ts';
 
-/**
- * Failures in a summary, the first by path (Kopia: fs/entry.go,
- * MaxFailedEntriesPerDirectorySummary).
- */
+/** Kopia: fs/entry.go, MaxFailedEntriesPerDirectorySummary. The first failures by path. */
 const ERRORS_MAX = 10;
 /** Failures in memory, before all but the first are dropped. */
 const ERRORS_HELD_MAX = 1000;

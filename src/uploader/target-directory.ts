@@ -30,9 +30,7 @@ const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, O_NONBLOCK
   constants;
 const DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
-/**
- * Pins an entry without opening it. No device or pipe wakes up, and no read permission is needed.
- */
+/** Pins an entry without opening it: no device wakes up, and no permission is needed. */
 const O_PATH = 0o10000000;
 
 const openPath = promisify(open);
@@ -40,10 +38,7 @@ const closeDescriptor = promisify(close);
 const makeDirectory = promisify(mkdir);
 const statDescriptor = promisify(fstat);
 
-/**
- * Names of hard-linked files in the temporary directory of a restore, and how many are removed at
- * once.
- */
+/** Names in a restore's temporary directory of hard links, and how many are removed at once. */
 const LINK_GROUP = /^[0-9a-f]{32}$/;
 const REMOVALS = 64;
 const DIRENTS = 1024;
@@ -105,10 +100,7 @@ export class TargetDirectory {
     this.isMade = isMade;
   }
 
-  /**
-   * Opens the target itself, which may be a link. Creates it if it is missing. Throws
-   * `TARGET_UNUSABLE`.
-   */
+  /** Opens or creates the target itself, which may be a link. Throws `TARGET_UNUSABLE`. */
   static async openRoot(target: string): Promise<TargetDirectory> {
     try {
       const made = await makeDirectories(target);
@@ -195,18 +187,12 @@ export class TargetDirectory {
     return isDirectory ? fs.rmdir(path) : fs.unlink(path);
   }
 
-  /**
-   * Renames an entry, and atomically replaces an entry with the new name. Throws `EISDIR` if that
-   * is a directory.
-   */
+  /** Renames an entry, and replaces another atomically. Throws `EISDIR` for a directory. */
   rename(from: string, to: DiskName): Promise<void> {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
-  /**
-   * Gives a file a second name in another directory of the target. Follows no symbolic link. Throws
-   * like `fs`.
-   */
+  /** Gives a file a second name in another directory. Follows no link. Throws like `fs`. */
   linkTo(name: DiskName, directory: TargetDirectory, newName: DiskName): Promise<void> {
     return fs.link(this.pathOf(name), directory.pathOf(newName));
   }
@@ -314,9 +300,7 @@ export class TargetDirectory {
     await this.removeNamed(name, true).catch(() => undefined);
   }
 
-  /**
-   * Opens a subdirectory, and creates it if it is missing. Throws if another entry has the name.
-   */
+  /** Opens a subdirectory, or creates it. Throws if another entry has the name. */
   async enter(name: DiskName, shown = String(name)): Promise<TargetDirectory> {
     const path = this.pathOf(name);
     try {
@@ -355,10 +339,7 @@ export class TargetDirectory {
     return this.#count.open;
   }
 
-  /**
-   * Closes the descriptor while only a subdirectory is in use. Trees may be deeper than the limit
-   * of open files.
-   */
+  /** Closes the descriptor while a subdirectory is in use, because trees may be very deep. */
   async park(): Promise<void> {
     this.#identity = await identityOf(this.descriptor);
     this.#release();
@@ -399,17 +380,12 @@ export class TargetDirectory {
     return stat && { isDirectory: stat.isDirectory() };
   }
 
-  /**
-   * Removes a file or a link. Not `rm`: it would empty a directory that replaces the file
-   * meanwhile.
-   */
+  /** Removes a file or a link. `rm` would empty a directory that replaces it meanwhile. */
   remove(name: DiskName): Promise<void> {
     return fs.unlink(this.pathOf(name));
   }
 
-  /**
-   * Pins the entry at a name while the task runs, also a link itself; undefined if there is none.
-   */
+  /** Pins the entry at a name during the task, also a link; undefined if there is none. */
   async pin<T>(name: DiskName, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
     let descriptor: number;
     try {
@@ -468,10 +444,7 @@ interface OpenCount {
   open: number;
 }
 
-/**
- * The number of a free inode goes to the next file. The birth time tells them apart, if the file
- * system has it.
- */
+/** The number of a free inode is reused. The birth time, if any, tells both files apart. */
 interface Identity {
   readonly device: bigint;
   readonly inode: bigint;
@@ -486,9 +459,7 @@ async function identityOf(descriptor: number): Promise<Identity> {
 const wasMoved = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process moved a directory while it was restored');
 
-/**
- * Opens a directory. Adds the owner's permissions if this process is the owner and may not open it.
- */
+/** Opens a directory. Adds missing permissions if this process is its owner. */
 async function openOwn(
   path: string | Buffer,
 ): Promise<{ descriptor: number; modeBefore: number | undefined }> {

@@ -52,8 +52,7 @@ export async function findLostObjects(
 ): Promise<LostObjects> {
   const check = new TreeCheck(repository, options);
   await check.walk(root, (id) => check.isThere(id));
-  // Contents that were stored again may be in packs that are not put yet. A listing lacks these
-  // packs.
+  // Contents that were stored again may be in unwritten packs, which no listing has.
   await repository.contents.flush();
   const isGone = await check.findGonePacks();
   if (isGone) await check.walk(root, (id) => check.isInPack(id, isGone));
@@ -72,9 +71,7 @@ class TreeCheck {
     this.#options = options;
   }
 
-  /**
-   * Records each object with a content that fails the test. Skips the subtree of a lost directory.
-   */
+  /** Records objects with a content that fails the test. Skips the subtree of a lost directory. */
   async walk(root: DirectoryEntry, test: ContentTest): Promise<void> {
     const seen = new Set<ObjectId>();
     const isNew = (id: ObjectId): boolean => {
@@ -108,10 +105,7 @@ class TreeCheck {
     });
   }
 
-  /**
-   * Returns false if a content of the object fails the test. Tests all contents. An object of one
-   * content needs no promise.
-   */
+  /** Tests all contents of an object; false if one fails. A single content needs no promise. */
   #testObject(id: ObjectId, test: ContentTest): boolean | Promise<boolean> {
     const { signal, onChecked } = this.#options;
     signal.throwIfAborted();
@@ -169,10 +163,7 @@ class TreeCheck {
     return stored;
   }
 
-  /**
-   * Copies the sealed bytes to a new pack. Undeleting the entry would rely on a pack that may be
-   * deleted soon.
-   */
+  /** Copies the sealed bytes to a new pack, because the old pack may soon be deleted. */
   async #storeAgain(id: ContentId): Promise<boolean> {
     const { contents } = this.#repository;
     const room = contents.whenRoom();
@@ -224,8 +215,7 @@ class TreeCheck {
     const { contents } = this.#repository;
     for (let entry = contents.find(id); entry && !entry.deleted;) {
       if (!(await isGone(blobId(entry.packBlobId)))) return true;
-      // If maintenance has moved the content, an old index would let the deletion win over the new
-      // place.
+      // With an old index, the deletion would win over maintenance, which has moved the content.
       const moved = await contents.findMoved(entry);
       if (!moved) {
         contents.setDeleted(id, true);
@@ -239,9 +229,6 @@ class TreeCheck {
 
 type ContentTest = (id: ContentId) => boolean | Promise<boolean>;
 
-/**
- * The kind and the 32 random digits of a pack's name, in the form of a content id; undefined for
- * other names.
- */
+/** A pack's kind and 32 random digits, in the form of a content id; undefined for other names. */
 const packKey = (packBlobId: string): ContentId | undefined =>
   /^[pq][0-9a-f]{32}/.exec(packBlobId)?.[0] as ContentId | undefined;

@@ -33,9 +33,7 @@ import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 const LOOK_AHEAD = 12;
 /** Entries in progress at once. More would only take memory. Our choice. */
 const OUTSTANDING_MAX = 640;
-/**
- * Entries of directories that wait to be written, and the weight of a directory itself. Our choice.
- */
+/** Entries that wait to be written, and the weight of a directory itself. Our choice. */
 const UNWRITTEN_MAX = 32_768;
 const UNWRITTEN_SELF = 16;
 /** Directories of previous snapshots that are read in parallel for one directory. */
@@ -80,9 +78,7 @@ export class TreeUpload {
     return done;
   }
 
-  /**
-   * Lists and schedules; `done` resolves when the subtree is stored. Throws if the listing fails.
-   */
+  /** Lists and schedules; `done` resolves when all is stored. Throws if the listing fails. */
   async #visit(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies, repository } = this.#options;
     signal.throwIfAborted();
@@ -458,8 +454,7 @@ export class TreeUpload {
         try {
           return { entries: await readDirectory(this.#options.repository, id), startNs, recorded };
         } catch (error) {
-          // An older snapshot only saves work. Its damage must not stop this backup, which repairs
-          // it.
+          // A damaged older snapshot must not stop this backup, which repairs it.
           this.#options.repository.contents.damaged.note(error);
           this.#options.logger.warn(
             { object: id, error: messageOf(error) },

@@ -9,10 +9,7 @@ import { compressorForFile, type Policy, type PolicyTree } from '../snapshot/ind
 
 /** Parts of a policy that concern stored bytes; see Kopia's policies. */
 
-/**
- * Files above this size are stored in parts of that size, in parallel. In Kopia a negative value
- * disables parts.
- */
+/** Files above this size are stored in parallel parts. In Kopia a negative value disables parts. */
 export function partBytesOf(policy: Policy): number {
   const bytes = Number(policy.upload.parallelUploadAboveSize ?? 0);
   return bytes > 0 ? bytes : Number.POSITIVE_INFINITY;
@@ -77,10 +74,7 @@ function ifKnown<T>(find: () => T, code: string): { readonly found: T } | undefi
   }
 }
 
-/**
- * A compressor that Longshore only reads is replaced by the nearest that it writes. Readers use the
- * number in the header.
- */
+/** Replaces a compressor that Longshore only reads. Readers use the number in the header. */
 function compressorByNameForWriting(name: string): Compressor | undefined {
   const compressor = ifKnown(() => compressorByName(name), 'UNKNOWN_COMPRESSION')?.found;
   return compressor && !compressor.compress ? compressorByName('zstd-fastest') : compressor;

@@ -63,10 +63,7 @@ export interface UploadOptions {
   readonly parallel?: number;
   /** Name of a splitter for this upload. Later uploads of the source reuse it. */
   readonly splitter?: string | undefined;
-  /**
-   * Interval for writing packs being filled. After 20 intervals, they are written after each 5 % of
-   * the time.
-   */
+  /** Interval for writing packs being filled; after 20 intervals, 5 % of the elapsed time. */
   readonly checkpointIntervalNs?: bigint;
   /** Interval for index blobs. */
   readonly indexIntervalNs?: bigint;
@@ -74,24 +71,15 @@ export interface UploadOptions {
   readonly onFailure?: (failure: EntryFailure) => void;
   /** Names of one directory in memory at once; tests lower it. */
   readonly listingEntriesMax?: number;
-  /**
-   * Real path of the repository, if it is a local directory. A source that contains it causes a
-   * warning.
-   */
+  /** Real path of a local repository. A source that contains it causes a warning. */
   readonly repositoryPath?: string | undefined;
   /** Stored instead of the path, which is then only a name. */
   readonly input?: StreamSource | undefined;
   /** Extra attributes that the backup keeps; all by default. */
   readonly extras?: KeptExtras;
-  /**
-   * Called with a complete tree before its snapshot is saved. An error ends the upload without a
-   * snapshot.
-   */
+  /** Called with a complete tree. An error ends the upload without a snapshot. */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
-  /**
-   * Whether an earlier snapshot of the source may save work: two volumes may share one source. All
-   * by default.
-   */
+  /** Whether an earlier snapshot may save work: two volumes may share a source. Default: all. */
   readonly isParent?: (snapshot: Snapshot) => boolean;
   /** Complete snapshots of this volume under other sources. They only save work. */
   readonly moreParents?: readonly Snapshot[];
@@ -111,10 +99,7 @@ const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
 /** Kopia: repo/content/content_manager.go, flushPackIndexTimeout (4ebb2be6c). */
 const INDEX_INTERVAL_NS = 10n * MINUTE_NS;
 const PARALLEL = 2;
-/**
- * Complete snapshots to compare with if contents are damaged: an older snapshot may still have a
- * lost directory. Our choice.
- */
+/** Complete snapshots to compare with after damage: older ones may be whole. Our choice. */
 const PARENTS_IF_DAMAGED = 4;
 /** Records the splitter of a source, also if Kopia does not know it: readers do not need it. */
 export const SPLITTER_TAG = 'tag:longshore-splitter';
@@ -186,8 +171,7 @@ export async function createSnapshot(
       ...tagOf(spec),
       ...(frozen?.atNs !== undefined && { [FROZEN_TAG]: String(frozen.atNs) }),
     },
-    // Pins are for complete backups. An incomplete backup is deleted as soon as a complete backup
-    // exists.
+    // Only complete backups are pinned, because a complete backup replaces incomplete backups.
     pins: rootEntry.summary?.incomplete ? undefined : options.pins,
   });
   const long = new LongUpload({
@@ -271,10 +255,7 @@ interface SavedSnapshot {
   readonly snapshot: NewSnapshot;
 }
 
-/**
- * Checks a durable snapshot. Replaces it if contents had to be stored again, and removes it if
- * contents are lost.
- */
+/** Checks a durable snapshot. Replaces it after repairs, and removes it if contents are lost. */
 async function confirmSaved(
   repository: Repository,
   saved: SavedSnapshot,
@@ -339,10 +320,7 @@ async function removedByPolicy(
   }
 }
 
-/**
- * The snapshot with every content in place, after an upload that garbage collection may have
- * harmed.
- */
+/** Checks the contents after an upload that garbage collection may have harmed. */
 async function confirmed(
   snapshot: NewSnapshot,
   { long, upload, counters, snapshotOf, isFrozen, signal }: ConfirmParts,
@@ -382,10 +360,7 @@ interface ConfirmParts {
   signal: AbortSignal;
 }
 
-/**
- * The splitter of earlier snapshots of the source. A later version may have used a splitter that is
- * unknown here.
- */
+/** The splitter of earlier snapshots. A later version may have used an unknown splitter. */
 function rememberedSplitter(
   previous: readonly Snapshot[],
   logger: Logger,

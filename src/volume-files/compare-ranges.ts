@@ -12,9 +12,7 @@ export interface RangeToCompare extends FileRange {
   readonly hash: Uint8Array;
 }
 
-/**
- * Bytes of one read. The parts of all lanes stay in the processor's cache until they are hashed.
- */
+/** Bytes of one read. The parts of all lanes fit in the processor's cache. */
 export const READ_BYTES = 128 << 10;
 /** Bytes that the kernel reads ahead of the hashing, and bytes of one such request. Our choice. */
 const AHEAD_BYTES = 16 << 20;

@@ -23,9 +23,7 @@ import { openDirectly, pathOf } from './open-directly.ts';
 export interface DirectoryListing {
   /** Strings; bytes if a name is not UTF-8. */
   readonly names: readonly (string | Uint8Array)[];
-  /**
-   * Seven numbers ({@link STAT_FIELDS}) a name: mode, size, mtime in s and ns, uid, gid, device.
-   */
+  /** {@link STAT_FIELDS} numbers a name: mode, size, mtime (s and ns), uid, gid and device. */
   readonly stats: BigInt64Array;
   /** Symlink targets by position. */
   readonly targets: readonly (readonly [number, Uint8Array])[];
@@ -107,10 +105,7 @@ function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
   }
 }
 
-/**
- * Status of these names: bytes, each with a zero behind it. Returns no names, since the caller has
- * them.
- */
+/** Status of these names: bytes, each with a zero behind it. Returns none of the names. */
 export function lookAtNames(
   path: BytePath,
   names: Uint8Array,

@@ -41,10 +41,7 @@ export interface ExtraPlace {
   readonly rules: ExtraRules | undefined;
 }
 
-/**
- * Kept attributes. The others belong to the file system or the machine: `security.ima`,
- * `system.nfs4_acl`, `btrfs.*`.
- */
+/** Other attributes belong to the system: `security.ima`, `system.nfs4_acl`, `btrfs.*`. */
 const KEPT_PREFIXES = ['user.', 'trusted.'];
 export const CAPABILITY = 'security.capability';
 /** The access list that new entries of a directory get. */
@@ -55,10 +52,7 @@ const KEPT_NAMES = [CAPABILITY, 'security.selinux', ...ACCESS_LISTS];
 const EXTRA_BYTES_MAX = 1 << 20;
 const VALUE_BYTES_MAX = 64 << 10;
 const NAME_BYTES_MAX = 255;
-/**
- * Characters written as they are. JSON does not escape them, and braces are excluded, so a reader
- * finds the end by counting.
- */
+/** Characters without JSON escapes or braces, so a reader finds the end by counting braces. */
 const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
 const BASE64 = /^[\w+/]*=*$/;
 const REGULAR = 0o100000;
@@ -193,9 +187,7 @@ const decodeName = (text: string): Buffer =>
     'latin1',
   );
 
-/**
- * The text without some of the extended attributes. An invalid text stays: the restore rejects it.
- */
+/** The text without some extended attributes. An invalid text stays: the restore rejects it. */
 export function withoutXattrs(
   text: string | undefined,
   isLeftOut: (name: string) => boolean,
@@ -223,10 +215,7 @@ export function readExtraOf(descriptor: number): string | undefined {
   return fields.length === 0 ? undefined : `{"xattrs":{${fields.join(',')}}}`;
 }
 
-/**
- * Checks the whole text, because anyone with write access to the bucket may have changed it. Throws
- * `BAD_ATTRIBUTES`.
- */
+/** Checks all of it: anyone with write access may have changed it. Throws `BAD_ATTRIBUTES`. */
 export function parseExtra(text: string | undefined): ExtraAttributes {
   if (text === undefined) return {};
   if (text.length > 2 * EXTRA_BYTES_MAX) throw badAttributes('they are too large');

@@ -16,9 +16,7 @@ export interface FileAttributes {
   readonly isExact?: boolean | undefined;
 }
 
-/**
- * Attributes that could not be set, one bit each, so that threads can send them. 0: all are set.
- */
+/** Attributes that could not be set, one bit each, for messages of threads. 0: all are set. */
 export type NotSet = number;
 export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16, node: 32 } as const;
 
@@ -80,10 +78,7 @@ function apply(
   return notSet;
 }
 
-/**
- * A file with these bits runs as its owner or its group. Entries made in such a directory inherit
- * its owner or group.
- */
+/** A file runs as its owner or group. In a directory, new entries inherit the owner or group. */
 export const RUNS_AS_OWNER = 0o6000;
 
 /** A setuid program must not run as the user who restores it, as with cp and tar. */

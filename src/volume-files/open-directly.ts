@@ -42,10 +42,7 @@ const ZERO = Buffer.of(0);
 
 let hasDescriptors: boolean | undefined;
 
-/**
- * A path that leads to the opened file, even if `path` changes. Without /proc, as in a bare chroot,
- * it is `path`.
- */
+/** A path to the opened file, even if `path` changes. Without /proc, as in a chroot, `path`. */
 export function pathOf(descriptor: number, path: BytePath): BytePath {
   hasDescriptors ??= existsSync(pinnedPath(0).replace(/0$/, ''));
   return hasDescriptors ? pinnedPath(descriptor) : path;

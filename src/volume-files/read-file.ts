@@ -26,10 +26,7 @@ export interface FileRead {
   readonly error?: { code: string; message: string };
 }
 
-/**
- * Reads a whole file into `room`, which has room for one byte more than expected. Never throws:
- * failures are in `error`.
- */
+/** Reads a whole file into `room`, one byte longer than expected. Failures are in `error`. */
 export function readFileInto(
   { path, sizeBytes }: FileToRead,
   room: Uint8Array,

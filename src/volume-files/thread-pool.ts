@@ -74,17 +74,11 @@ export interface ThreadPool extends AsyncDisposable {
   /** Grows with every finished task: a sign of life that separates slow from stuck. */
   readonly tasksDone: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
-  /**
-   * Hashes at most `HASH_LANES` messages, all as far as the shortest goes; see
-   * `ContentHasher.hashPartly`.
-   */
+  /** Hashes `HASH_LANES` messages, as far as the shortest; see `ContentHasher.hashPartly`. */
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
   /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
-  /**
-   * Compresses, encrypts and writes the items one after the other at `address`, which must have
-   * room.
-   */
+  /** Compresses, encrypts and writes all items at `address`, which must have room. */
   seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
   /** Reads whole files one after the other into the slab, and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
@@ -123,9 +117,7 @@ export interface ThreadPool extends AsyncDisposable {
   ): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files. Failures have a code or a system error. */
   open(items: readonly OpenItem[]): Promise<OpenResult>;
-  /**
-   * Sets attributes by descriptor, also if it was opened with `O_PATH`, for example on a symlink.
-   */
+  /** Sets attributes by descriptor, also if `O_PATH` opened it, for example of a symlink. */
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean>;
   /** Makes a FIFO or a device node. Returns false if that is impossible here. Throws like `fs`. */

@@ -21,9 +21,7 @@ const { O_NOFOLLOW, O_WRONLY, O_CREAT, O_EXCL } = constants;
 const SPARSE_BLOCK_BYTES = 4096;
 const ZERO_BLOCK = Buffer.alloc(SPARSE_BLOCK_BYTES);
 
-/**
- * A place in an open file. With `sparse`, the file already holds zeros, and zeros are not written.
- */
+/** A place in an open file. With `sparse`, unwritten bytes already are zeros. */
 export interface PlaceInFile {
   readonly descriptor: number;
   readonly offset: number;
@@ -77,10 +75,7 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
 
 const NODE_TYPES = { fifo: 0o010000, char: 0o020000, block: 0o060000 } as const;
 
-/**
- * Makes a FIFO or a device node that only its owner may use. Returns false if that is impossible
- * here.
- */
+/** Makes a FIFO or a device node for its owner only. Returns false if that is impossible. */
 export function makeNode(path: BytePath, { kind, device }: SpecialNode): boolean {
   try {
     return posix().makeNode(fsPath(path), NODE_TYPES[kind] | 0o600, device);

@@ -20,10 +20,7 @@ import type {
   SealRequest,
 } from './messages.ts';
 
-/**
- * Sent to a thread before its first task. Both sides hold the same memory; volume bytes are never
- * sent.
- */
+/** Sent before a thread's first task. Both sides share the memory; volume bytes are never sent. */
 export interface ThreadData {
   readonly keys: CodecKeys;
   readonly memory: WebAssembly.Memory;

@@ -53,10 +53,7 @@ export abstract class TaskPool implements ThreadPool {
     this.arena = arena;
   }
 
-  /**
-   * A call's answer is its task's result: both sides hold the same table, and answers have the
-   * call's id.
-   */
+  /** Both sides hold the same table of tasks, and an answer has its call's id. */
   async #run<K extends TaskName>(
     task: K,
     ...parameters: TaskParameters<K>

@@ -72,18 +72,13 @@ import type {
 /** An object of index version 1 decompresses to at most one chunk. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
-/**
- * The tasks of a thread, one at a time and synchronous. The in-process pool uses the same class.
- */
+/** A thread's tasks, one at a time and synchronous. The in-process pool uses it too. */
 export class TaskRunner implements TaskMethods {
   readonly #bytes: Uint8Array;
   readonly #kernels: Kernels;
   readonly #hasher: ContentHasher;
   readonly #encryptor: Encryptor;
-  /**
-   * Buffers for one long content, opened and decompressed. Reused, because new pages cost more than
-   * decrypting.
-   */
+  /** For one long content each. Reused, because new pages cost more than decrypting. */
   readonly #opened = new ScratchBuffer();
   readonly #plain = new ScratchBuffer();
 
@@ -122,8 +117,7 @@ export class TaskRunner implements TaskMethods {
       const length = spans.reduce((sum, span) => sum + span.length, 0);
       const room = length + this.#encryptor.overheadBytes;
       const out = this.#bytes.subarray(at, at + room);
-      // Compressed a little behind the start of the sealed bytes, and sealed in place. This needs
-      // no other buffer.
+      // Compressed a little behind the start of `out`, then sealed in place.
       const compressed =
         compressionHeaderId === 0
           ? undefined

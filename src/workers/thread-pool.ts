@@ -12,16 +12,11 @@ import {
   ThreadSlot,
 } from './thread-slot.ts';
 
-/**
- * Tasks that a thread has at hand: one runs and one waits, so that it never idles for a message.
- */
+/** Tasks that a thread has at hand: one runs and one waits, so that it never idles. */
 const TASKS_PER_THREAD = 2;
 /** Dead threads are replaced this many times in all. Our choice: more means a bug. */
 const REPLACEMENTS_MAX = 3;
-/**
- * Threads for each descriptor that this process may have. A thread takes 4 for its event loop, and
- * 1 for reading.
- */
+/** Threads for each descriptor. A thread takes 4 for its event loop, and 1 for reading. */
 const THREADS_SHARE = 1 / 48;
 const THREAD_ENTRY = new URL(
   import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js',

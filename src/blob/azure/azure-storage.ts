@@ -223,10 +223,7 @@ class AzureStorage extends RemoteStorage {
     });
   }
 
-  /**
-   * Signs with the account's key, or with a key that the service gives to an identity (user
-   * delegation).
-   */
+  /** Signs with the account's key, or with an identity's key from the service (user delegation). */
   signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
     const { credential, serviceUrl } = this.#access;
     if (credential === undefined) {
@@ -351,9 +348,7 @@ class AzureStorage extends RemoteStorage {
     };
   }
 
-  /**
-   * The answer repeats its request. Throws `BAD_LISTING` for a list of another container or page.
-   */
+  /** Throws `BAD_LISTING` for a list of another container or page. Answers repeat their request. */
   #assertFits(page: ListedSegment, prefix: string, token: string | undefined): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;

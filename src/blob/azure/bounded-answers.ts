@@ -4,10 +4,7 @@ import { ERROR_BYTES_MAX, PAGE_BYTES_MAX, readStart } from '../http/transfer.ts'
 
 /** Statuses of answers whose body explains the failure. */
 const FAILED = Array.from({ length: 700 }, (_, index) => 300 + index);
-/**
- * Largest answer without data. More than the bound for errors, so that an error ends by its own
- * bound. Our choice.
- */
+/** Our choice: more than the bound for errors, so that an error ends by its own bound. */
 const SUCCESS_BYTES_MAX = 1 << 20;
 
 /**

@@ -9,26 +9,17 @@ import {
   systemCode,
 } from '../../base/index.ts';
 
-/**
- * Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names
- * are not.
- */
+/** Kopia: repo/blob/filesystem/filesystem_options.go. The bytes are encrypted; names are not. */
 export const FILE_MODE = 0o600;
 export const DIRECTORY_MODE = 0o700;
 /** Errors of file systems without modes: FAT, and some network drives. */
 const NO_MODES = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EINVAL'];
-/**
- * Errors of file systems that cannot flush a directory: shared folders of virtual machines, some
- * network drives.
- */
+/** Errors of shared folders of virtual machines and network drives without directory flushes. */
 const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
 /** Errors of file systems without hard links. */
 const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
-/**
- * Maps a system error to an error of the contract. This is the only place that decides whether a
- * retry helps.
- */
+/** Maps a system error. This is the only place that decides whether a retry helps. */
 export function mapError(error: unknown, what: string): unknown {
   const code = systemCode(error);
   if (code === undefined) return error;
@@ -61,10 +52,7 @@ export function mapError(error: unknown, what: string): unknown {
   }
 }
 
-/**
- * Flushes a directory. Without support the file system decides when a name reaches the disk; a
- * repository works there too.
- */
+/** Flushes a directory. If unsupported, the file system decides when a name reaches the disk. */
 export async function syncDirectory(path: string): Promise<void> {
   const directory = await fs.open(path, 'r');
   try {
@@ -135,10 +123,7 @@ export async function openNew(path: string, mode = FILE_MODE): Promise<fs.FileHa
   }
 }
 
-/**
- * Makes the missing directories of a path, and returns them. A mode other than the default ignores
- * the umask.
- */
+/** Makes and returns missing directories. A mode other than the default ignores the umask. */
 export async function makeDirectoriesWith(path: string, mode: number): Promise<string[]> {
   const made = await makeDirectories(path, mode);
   if (mode === DIRECTORY_MODE) return made;

@@ -23,16 +23,10 @@ import {
 /** Names of files of unfinished or killed puts. */
 const UNFINISHED = /\.tmp\.[0-9a-f]{16}$/;
 const READ_BYTES = 1 << 20;
-/**
- * Age at which an unfinished file is abandoned. Our choice: a put that waits this long for its body
- * has failed.
- */
+/** Age of abandoned files. Our choice: a put that waits this long for its body has failed. */
 const ABANDONED_NS = 3600n * SECOND_NS;
 
-/**
- * Opens a directory whose files are the objects, by key. Throws `STORAGE_NOT_FOUND`,
- * `STORAGE_FAILED`.
- */
+/** Opens a directory of objects by key. Throws `STORAGE_NOT_FOUND`, `STORAGE_FAILED`. */
 export async function openFilesystemBucket(root: string): Promise<Bucket> {
   try {
     if ((await fs.stat(root)).isDirectory()) return new FilesystemBucket(root);
@@ -84,10 +78,7 @@ class FilesystemBucket implements Bucket {
     }
   }
 
-  /**
-   * An empty directory may be removed by others meanwhile. Never creates the root: its disk may be
-   * unmounted.
-   */
+  /** Retries if the directory is removed. Never creates the root: its disk may be unmounted. */
   async #open(path: string): Promise<fs.FileHandle> {
     for (let tries = 1; ; tries++) {
       try {
@@ -158,10 +149,7 @@ class FilesystemBucket implements Bucket {
     }
   }
 
-  /**
-   * Removes files that killed puts left beside an object. Listings hide them, so no other code can
-   * delete them.
-   */
+  /** Removes files of killed puts beside an object. No listing shows them to other code. */
   async #removeUnfinished(directory: string): Promise<void> {
     for (const entry of await fs.readdir(directory, { withFileTypes: true })) {
       if (!entry.isFile() || !UNFINISHED.test(entry.name)) continue;

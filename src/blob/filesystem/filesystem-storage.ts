@@ -69,10 +69,7 @@ export interface StorageModes {
   readonly directory: number;
 }
 
-/**
- * Opens a directory in Kopia's sharded layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`,
- * `STORAGE_FAILED`.
- */
+/** Opens Kopia's layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`, `STORAGE_FAILED`. */
 export async function openFilesystemStorage(options: FilesystemOptions): Promise<BlobStorage> {
   const { path, create, modes = {} } = options;
   try {
@@ -224,9 +221,7 @@ class FilesystemStorage implements BlobStorage {
     return await openNew(path, this.#modes.file);
   }
 
-  /**
-   * After an unmount, the mount point takes new files, and the disk hides them when it comes back.
-   */
+  /** On an unmounted mount point, new files would be hidden when the disk comes back. */
   async #assertThere(): Promise<void> {
     try {
       await fs.stat(this.#witness);
@@ -237,10 +232,7 @@ class FilesystemStorage implements BlobStorage {
     }
   }
 
-  /**
-   * A blob survives a power cut only if its directory does. Flushes each directory once, also if
-   * another process made it.
-   */
+  /** A blob survives a power cut only if its directory does. Flushes each directory once. */
   #keepDirectory(directory: string): Promise<void> {
     if (directory === this.#root || directory === dirname(directory)) return Promise.resolve();
     let kept = this.#durable.get(directory);

@@ -4,16 +4,10 @@ import { systemCode } from '../../base/index.ts';
 import type { UnfinishedPuts, UnfinishedPutsOptions } from '../storage.ts';
 import { SHARDS_FILE } from './sharding.ts';
 
-/**
- * Name of a put's temporary file, ours and Kopia's (repo/blob/filesystem, createTempFileWithData,
- * v0.23.1).
- */
+/** Temporary files, ours and Kopia's (repo/blob/filesystem, createTempFileWithData, v0.23.1). */
 const TEMPORARY = new RegExp(`^(.+\\.f|\\${SHARDS_FILE})\\.tmp\\.[0-9a-f]{16}$`);
 
-/**
- * See {@link BlobStorage.removeUnfinishedPuts}. Reads directories entry by entry, without a list.
- * Throws like `fs`.
- */
+/** See {@link BlobStorage.removeUnfinishedPuts}. Reads entry by entry. Throws like `fs`. */
 export async function removeUnfinishedPuts(
   root: string,
   { beforeNs, dryRun, signal }: UnfinishedPutsOptions,

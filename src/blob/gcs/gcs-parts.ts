@@ -5,10 +5,7 @@ import type { PartsRules, Transfer } from '../http/remote-storage.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
 import type { GcsApi } from './json-api.ts';
 
-/**
- * The service takes one part after the other, multiples of 256 KiB. Our choice, as for S3; the
- * number is unlimited.
- */
+/** The service takes multiples of 256 KiB, one after the other. Our choice, as for S3. */
 export const GCS_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: Infinity, partsAtOnce: 1 };
 
 /** "Resume Incomplete": the service has stored the bytes and waits for more. */

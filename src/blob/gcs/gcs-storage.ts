@@ -72,9 +72,7 @@ const errorSchema = z.looseObject({
   }),
 });
 
-/**
- * Opens a bucket without a request. Credentials: the location's file, else Google's default chain.
- */
+/** Makes no request. Credentials: the location's file, else Google's default chain. */
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): RemoteStorage {
   const { endpoint, credentialsFile, displayName } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
@@ -158,10 +156,7 @@ class GcsStorage extends RemoteStorage {
     throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it does not describe the object');
   }
 
-  /**
-   * The metadata, if the answer describes this object; undefined for other answers, such as a
-   * proxy's cached answer.
-   */
+  /** The metadata in an answer; undefined if the answer describes another object. */
   #described(id: BlobId, answer: unknown): z.infer<typeof objectSchema> | undefined {
     const { data } = objectSchema.safeParse(answer);
     const isThis = data?.name === this.prefix + id && data.bucket === this.#bucket;
@@ -230,8 +225,7 @@ class GcsStorage extends RemoteStorage {
     try {
       await this.request({ operation: 'delete', id }, options.signal, async (transfer) => {
         const text = await this.#api.text({ method: 'DELETE', path: this.#pathOf(id) }, transfer);
-        // The service answers a deletion without a body, or with empty JSON. Any other body comes
-        // from a proxy.
+        // A deletion has no body, or empty JSON. Any other body comes from a proxy.
         if (['', '{}', 'null'].includes(text.trim())) return;
         throw strangeAnswer(this.displayName, `delete of ${id}`, 'it has a body');
       });

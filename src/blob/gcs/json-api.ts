@@ -44,10 +44,7 @@ export class GcsError extends Error {
 }
 
 export interface GcsApiOptions {
-  /**
-   * Connects to the endpoint with the credentials. Requests of the library take no signal, so
-   * nothing could abort them.
-   */
+  /** Connects with credentials. Requests of the library take no signal, so they cannot be ended. */
   readonly connect: () => Storage;
   readonly agents: { readonly httpAgent: Agent; readonly httpsAgent: Agent };
   readonly displayName: string;
@@ -208,8 +205,7 @@ export class GcsApi {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
     const stop = (): void => {
-      // All requests for a token share one library call, which may never end. The next request
-      // starts a new call.
+      // All share one request for a token, which may never end. The next request starts another.
       this.#renew(storage);
       aborted.reject(asError(signal.reason));
     };

@@ -9,10 +9,7 @@ export interface TlsSettings {
   readonly insecureTls?: boolean | undefined;
 }
 
-/**
- * Certificates of a PEM file, besides the authorities of Node and NODE_EXTRA_CA_CERTS. Throws
- * `BAD_LOCATION`.
- */
+/** Authorities of a PEM file, besides Node's and NODE_EXTRA_CA_CERTS. Throws `BAD_LOCATION`. */
 export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefined {
   if (caFile === undefined) return undefined;
   let pem: string;

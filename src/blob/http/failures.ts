@@ -134,10 +134,7 @@ export function describeFailure(failure: Failure): CodedError {
 /** Services' codes for an existing blob. */
 const EXISTS = new Set(['BlobAlreadyExists', 'PreconditionFailed']);
 
-/**
- * A conflict may have many causes: a lease, a policy, an account in creation. Some services answer
- * 304 to a condition.
- */
+/** A conflict may also be a lease, a policy, or an account in creation. Some services send 304. */
 const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolean =>
   operation === 'put' &&
   (status === 412 || status === 409 || (status === 304 && isExclusive === true)) &&

@@ -12,10 +12,7 @@ export interface ListedPage {
   readonly objects: readonly ListedObject[];
   /** With a delimiter: the common starts of keys up to and including the delimiter. */
   readonly folders?: readonly string[];
-  /**
-   * Undefined or empty after the last page. The provider's adapter refuses an answer that does not
-   * tell.
-   */
+  /** Undefined or empty after the last page. Adapters refuse an answer that does not tell. */
   readonly next: string | undefined;
 }
 

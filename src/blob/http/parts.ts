@@ -7,9 +7,7 @@ export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
 
 /** A blob that is put in parts. Readers see it only after `complete`. */
 export interface PartsPut {
-  /**
-   * Parts count from 0, and may be put in parallel. A part may be put again, and then counts once.
-   */
+  /** Parts count from 0, and may be put in parallel. A repeated part counts once. */
   part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
   /**
    * Call it after all parts. May be repeated if its answer was lost. `doNotRecreate` fails if the
@@ -63,9 +61,7 @@ export async function putInParts(
   }
 }
 
-/**
- * Splits a body into parts of this many bytes. The last part is shorter; an empty body has none.
- */
+/** Splits a body into parts. The last part is shorter; an empty body has none. */
 export async function* inParts(body: Body, partBytes: number): AsyncGenerator<Uint8Array[]> {
   let part: Uint8Array[] = [];
   let length = 0;

@@ -12,10 +12,7 @@ import { retryPolicy, type StorageRetryOptions, withRetries } from '../wrappers/
 import { inParts } from './parts.ts';
 import type { RemoteStorage } from './remote-storage.ts';
 
-/**
- * An object is read in ranges, and a failed range is retried alone. Our choice: 30 requests a
- * second on a fast network.
- */
+/** A failed range is retried alone. Our choice: 30 requests a second on a fast network. */
 const RANGE_BYTES = 4 << 20;
 
 /**

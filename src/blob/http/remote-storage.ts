@@ -182,10 +182,7 @@ export abstract class RemoteStorage implements BlobStorage {
     }
   }
 
-  /**
-   * Every key with a prefix, page by page, including the location's own prefix. With a delimiter,
-   * folders too.
-   */
+  /** Pages of keys, including the location's own prefix. With a delimiter, folders too. */
   async *listPages(
     prefix: string,
     { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string } = {},

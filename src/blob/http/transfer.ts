@@ -59,8 +59,7 @@ export async function watched<T>(
     return await request({ signal: controller.signal, progress });
   } catch (error) {
     const wasAborted = controller.signal.aborted;
-    // An answer may arrive before the body is sent. The rest would keep the connection, or arrive
-    // later.
+    // An early answer leaves the body unsent. The rest would keep the connection, or arrive later.
     controller.abort(error);
     // The client libraries throw their own errors when they are aborted.
     signal?.throwIfAborted();
@@ -164,10 +163,7 @@ export async function readBody(
   }
 }
 
-/**
- * Bytes read of an error, or of an answer without data. Services write some KiB at most. Our
- * choice.
- */
+/** Bytes read of an error, or of an answer without data. Services write some KiB. Our choice. */
 export const ERROR_BYTES_MAX = 64 << 10;
 /** Bytes of a listing page: 1,000 blobs of some KiB at most. Our choice. */
 export const PAGE_BYTES_MAX = 16 << 20;
@@ -277,8 +273,7 @@ function announcedLength(
   { offset = 0, lengthBytes, lengthMax }: GetOptions,
   { contentLength: told, contentRange, contentEncoding = '', isChunked = false }: BodyHeaders,
 ): number | undefined {
-  // A proxy compressed it: blobs are put uncompressed. Some services keep the `aws-chunked` of an
-  // upload.
+  // Blobs are put uncompressed. Some services keep the `aws-chunked` of an upload.
   if (COMPRESSED.test(contentEncoding))
     throw otherBody(id, `it came with the encoding ${contentEncoding}`);
   const range = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(contentRange ?? '');

@@ -6,9 +6,7 @@ import { serviceNowNs } from './service-time.ts';
 /** The service allows no more (Signature Version 4). */
 const LIFETIME_MS_MAX = 7 * 86_400_000;
 
-/**
- * A URL for a plain GET of an object. Its lifetime starts at the service's time, as far as known.
- */
+/** A URL for a plain GET of an object. Its lifetime starts at the service's time, if known. */
 export function presignGet(
   client: S3Client,
   object: { readonly Bucket: string; readonly Key: string },

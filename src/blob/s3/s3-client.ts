@@ -9,10 +9,7 @@ import { BoundedHandler } from './bounded-handler.ts';
 import { findRegion } from './region.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
-/**
- * Limit of a request for keys. The watchdog of bucket requests does not cover it. Our choice: it
- * takes less than a second.
- */
+/** Requests for keys have no other watchdog. Our choice: they take less than a second. */
 const IDENTITY_TIMEOUT_MS = 30_000;
 /** Services other than Amazon's take any region; Amazon's redirect to the right region. */
 const REGION_DEFAULT = 'us-east-1';
@@ -56,10 +53,7 @@ interface IdentityClientConfig {
   readonly requestHandler: BoundedHandler;
 }
 
-/**
- * For services that give out keys. They must not use the bucket's connections, and `insecureTls` is
- * only for the bucket.
- */
+/** For services that give out keys. `insecureTls` and the bucket's connections are not for them. */
 function identityClient(
   { caFile }: S3Location,
   environment: NodeJS.ProcessEnv,

@@ -25,9 +25,7 @@ export interface LockForm {
 export interface ListForm {
   /** ListObjectsV2, or the older ListObjects. */
   readonly version: 1 | 2;
-  /**
-   * Lists the whole folder and filters here, for services that require a prefix to end with `/`.
-   */
+  /** Lists the folder and filters here, for services whose prefixes must end with `/`. */
   readonly wholeFolder: boolean;
 }
 
@@ -43,10 +41,7 @@ export const isNotUnderstood = (error: unknown): boolean =>
   NOT_UNDERSTOOD.has(statusOf(error)) &&
   !EXPLAINED.test(serviceCodeOf(error));
 
-/**
- * A denied request is denied in every form. A wrong signature may mean that the service signs less,
- * or more.
- */
+/** Permissions do not depend on the form. A wrong signature may cover too little, or too much. */
 const isUnknownForm = (error: unknown): boolean =>
   isNotUnderstood(error) &&
   (statusOf(error) !== 403 || serviceCodeOf(error) === 'SignatureDoesNotMatch');
@@ -195,10 +190,7 @@ const CONFLICT = /^(OperationAborted|ConditionalRequestConflict)$/;
 /** Puts that must fail if the blob exists (`If-None-Match: *`). Not every service supports them. */
 export class ConditionalPuts {
   readonly #exists: (id: BlobId) => Promise<boolean>;
-  /**
-   * Whether a conditional put has succeeded. The service then supports the condition, or ignores
-   * it.
-   */
+  /** After a success, the service supports the condition, or ignores it. */
   #isKnown = false;
   #conflicts = 0;
 

@@ -194,10 +194,7 @@ class S3Storage extends RemoteStorage {
     throw new CodedError('STORAGE_FAILED', text, { retry: 'backoff' });
   }
 
-  /**
-   * Length and time of an object by a GET, for services that refuse HEAD, or answer it without a
-   * length.
-   */
+  /** Length and time by a GET, for services that refuse HEAD, or answer it without a length. */
   async #firstByte(object: GetObjectCommandInput, abortSignal: AbortSignal): Promise<ObjectFacts> {
     const get = async (range?: string): Promise<GetObjectCommandOutput> => {
       const command = new GetObjectCommand({ ...object, ...(range && { Range: range }) });
@@ -312,8 +309,7 @@ class S3Storage extends RemoteStorage {
       await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
         const command = new DeleteObjectCommand(this.#object(id));
         const { $metadata } = await this.#client.send(command, { abortSignal: signal });
-        // The service answers 204, or some services 200 with a request id. A proxy's page has no
-        // request id.
+        // The service answers 204, or 200 with a request id. A proxy's page has no id.
         if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
           throw strangeAnswer(
             this.displayName,

@@ -27,10 +27,7 @@ import {
   type PutForm,
 } from './s3-dialect.ts';
 
-/**
- * The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 8 MiB (80 GiB in all), three at
- * once.
- */
+/** The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 3 of 8 MiB at once (80 GiB). */
 export const S3_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 10_000, partsAtOnce: 3 };
 
 /** The checksum of a body, for a put or a part. */
@@ -84,9 +81,7 @@ export interface S3UploadOptions {
   ) => Promise<T>;
 }
 
-/**
- * Puts a blob of unknown length. `Upload` cuts it into parts; {@link UploadRequests} sends them.
- */
+/** Puts a blob of unknown length. `Upload` cuts it; {@link UploadRequests} sends the parts. */
 export async function uploadInParts(
   options: S3UploadOptions,
   pieces: AsyncIterable<Uint8Array>,

@@ -9,10 +9,7 @@ export interface S3UrlsOptions extends S3Requests {
   readonly environment: NodeJS.ProcessEnv;
 }
 
-/**
- * Signed URLs, which let anyone get a blob. They use the bucket's region, and the service's public
- * name.
- */
+/** Signs URLs for the bucket's region and the service's public name. Anyone can use them. */
 export class S3Urls {
   readonly #options: S3UrlsOptions;
   /** The region that the service reports, if the location has neither region nor endpoint. */
@@ -33,8 +30,7 @@ export class S3Urls {
       const region = this.#bucketRegion ?? own ?? (await now.config.region());
       const isSame = publicEndpoint === undefined && region === (await now.config.region());
       if (isSame) return presignGet(now, objectOf(id), lifetimeMs);
-      // Other clients may reach the service under another name. This client only signs, and makes
-      // no request.
+      // Clients may reach the service by another name. This client makes no request.
       const place = publicEndpoint ?? endpoint;
       const reached = { ...location, ...(place !== undefined && { endpoint: place }) };
       const client = createS3Client(reached, environment, region);

@@ -3,10 +3,7 @@ import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import { STORAGE_CONFIG } from '../http/remote-storage.ts';
 import { type BlobId, blobId, type BlobStorage, type SignalOptions } from '../storage.ts';
 
-/**
- * Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix applies to all
- * blobs.
- */
+/** Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). Without a prefix: for all blobs. */
 const configSchema = z.looseObject({
   blobOptions: z
     .array(
@@ -42,9 +39,7 @@ export class StorageClasses {
     this.#storage = storage;
   }
 
-  /**
-   * Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and errors of the storage.
-   */
+  /** Undefined for the bucket's default. Throws `BAD_STORAGE_CONFIG` and errors of the storage. */
   async of(id: BlobId, { signal }: SignalOptions): Promise<string | undefined> {
     // The first put reads it for all puts, so its signal must not end the read.
     this.#entries ??= this.#load().catch((error: unknown) => {

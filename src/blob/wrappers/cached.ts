@@ -48,18 +48,12 @@ const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
 const BLOCK_BYTES = 4096;
 /** Entries that are counted in parallel. */
 const LOOKS_MAX = 16;
-/**
- * Deleted blobs whose entries still exist. At this number the directory is read once for all of
- * them.
- */
+/** Deleted blobs with entries. At this number the directory is read once for all of them. */
 const FORGOTTEN_MAX = 1000;
 /** The lock of a dead process expires after this time. */
 const LOCK_STALE_MS = 10_000;
 const MODE = 0o600;
-/**
- * Entries that wait to be written. Further entries are dropped, so a slow disk does not delay
- * reads.
- */
+/** Entries that wait to be written. The rest is dropped, so a slow disk delays no read. */
 const WAITING_MAX = 8;
 
 /**
@@ -176,8 +170,7 @@ class CachedStorage extends ForwardingStorage {
       if (total === undefined || total + entryBytes > bytesMax) {
         total = await this.#evict(bytesMax, entryBytes);
       }
-      // Counted before the write: after a crash the total is at most too high, and the next
-      // eviction counts again.
+      // Counted first: after a crash the total is at most too high, until the next eviction.
       await fs.writeFile(join(this.#options.directory, TOTAL), String(total + entryBytes));
       await fs.writeFile(temporary, [digestOf(bytes), bytes], { mode: MODE });
       await fs.rename(temporary, path);
@@ -214,10 +207,7 @@ class CachedStorage extends ForwardingStorage {
     return /^\d+$/.test(text) ? Number(text) : undefined;
   }
 
-  /**
-   * Counts the entries, and removes the least recently used until there is room. Returns the
-   * remaining bytes.
-   */
+  /** Removes the least recently used entries until there is room. Returns the remaining bytes. */
   async #evict(bytesMax: number, entryBytes: number): Promise<number> {
     const { directory } = this.#options;
     const names = await this.#names();

@@ -35,10 +35,7 @@ export interface StorageRetryOptions {
   onRetry?: (error: unknown, attempt: number) => void;
 }
 
-/**
- * Retries failures that the storage marks as temporary. Puts are atomic and overwrite, so a repeat
- * is safe.
- */
+/** Retries temporary failures. Puts are atomic and overwrite, so a repeat is safe. */
 export function withRetries(inner: BlobStorage, options: StorageRetryOptions = {}): BlobStorage {
   return new RetryingStorage(inner, options);
 }

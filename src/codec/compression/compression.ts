@@ -13,9 +13,7 @@ export interface Compressor {
    * does not fit. Absent for codecs that Longshore only reads.
    */
   readonly compress?: (parts: Spans, out: Uint8Array) => number | undefined;
-  /**
-   * Writes to the start of `into` or to new memory. Throws if the output would exceed `lengthMax`.
-   */
+  /** Writes to the start of `into` or to new memory. Throws if the output exceeds `lengthMax`. */
   readonly decompress: (stream: Uint8Array, lengthMax: number, into?: Uint8Array) => Uint8Array;
 }
 
@@ -33,10 +31,7 @@ interface ZstdContext {
   ): [left: number, produced: number, consumed: number];
 }
 
-/**
- * The native binding writes into a given buffer. The library's own API allocates the worst case for
- * every content.
- */
+/** Writes into a given buffer. The library's own API allocates the worst case each time. */
 interface ZstdBinding {
   DCtx: new () => { decompress(out: Uint8Array, stream: Uint8Array): number };
   CCtx: new () => ZstdContext;
@@ -45,10 +40,7 @@ interface ZstdBinding {
   ResetDirective: { sessionOnly: number };
 }
 
-/**
- * Optional, because it is native. zstd-napi reuses its context between contents: 1.25 times as fast
- * as node:zlib at level 1.
- */
+/** Optional, since it is native. Reuses its context: 1.25 times as fast as node:zlib at level 1. */
 const zstdBinding = loadZstdBinding();
 
 function loadZstdBinding(): ZstdBinding | undefined {
@@ -115,9 +107,7 @@ const OUTPUT_PIECE_MAX = 8 << 20;
 /** Smallest piece that node:zlib accepts. */
 const OUTPUT_PIECE_MIN = 64;
 
-/**
- * Bounds for node:zlib, which refuses 0. The whole output fits one piece; the default is 16 KiB.
- */
+/** Bounds for node:zlib, which refuses 0. All output is one piece; the default is 16 KiB. */
 const bound = (lengthMax: number): { maxOutputLength: number; chunkSize: number } => ({
   maxOutputLength: Math.max(1, lengthMax),
   chunkSize: Math.min(OUTPUT_PIECE_MAX, Math.max(OUTPUT_PIECE_MIN, lengthMax)),

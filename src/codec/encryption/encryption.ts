@@ -27,9 +27,7 @@ export interface Encryptor {
    * `DECRYPT_FAILED`; the bytes in `into` are then invalid.
    */
   open(packed: Uint8Array, iv: Uint8Array, into?: Uint8Array): Uint8Array;
-  /**
-   * Stream form of `open`, for blobs too large for memory. The bytes are valid only after `final`.
-   */
+  /** Stream form of `open`, for large blobs. The bytes are valid only after `final`. */
   openStream(nonce: Uint8Array, iv: Uint8Array): StreamOpener;
 }
 
@@ -49,9 +47,7 @@ export const DEFAULT_ENCRYPTION = 'AES256-GCM-HMAC-SHA256';
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 export const SEAL_OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES;
-/**
- * AES-GCM in slices of this size runs without page faults. Measured against one update per content.
- */
+/** AES-GCM in such slices runs without page faults. Measured against one update per content. */
 const SLICE_BYTES = 128 * 1024;
 /** Nonces are drawn in bulk: one call to the kernel's generator per content costs 1 us. */
 const NONCE_POOL = 341;
@@ -69,10 +65,7 @@ export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Ke
   return new AeadEncryptor(algorithm, masterKey, kernels);
 }
 
-/**
- * Whether contents are sealed by direct calls of OpenSSL. Node's objects around it cost more for
- * small contents.
- */
+/** Whether OpenSSL is called directly. Node's objects around it are slow for small contents. */
 export const hasNativeCipher = (name: string): boolean => {
   const algorithm = lookup(ALGORITHMS, name);
   return algorithm !== undefined && nativeAead(algorithm) !== undefined;
@@ -191,9 +184,7 @@ class AeadEncryptor implements Encryptor {
     return this.#kernels.hmacSha256Short(this.#derivation, iv);
   }
 
-  /**
-   * Returns a key object. For bytes, Node throws and catches an exception inside, which takes 9 us.
-   */
+  /** For bytes, Node throws and catches an exception inside, which takes 9 us. */
   #keyObject(iv: Uint8Array): KeyObject {
     return createSecretKey(this.#key(iv));
   }

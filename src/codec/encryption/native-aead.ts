@@ -11,10 +11,7 @@ export interface NativeAead {
    * false if OpenSSL refuses; the bytes in `out` are then invalid.
    */
   seal(sealed: AeadInput, plaintext: readonly Uint8Array[], out: Uint8Array): boolean;
-  /**
-   * Writes the plaintext to `out`. Returns false if the tag differs; the bytes in `out` are then
-   * invalid.
-   */
+  /** Writes the plaintext to `out`. Returns false if the tag differs; `out` is then invalid. */
   open(opened: AeadInput, ciphertext: Uint8Array, tag: Uint8Array, out: Uint8Array): boolean;
 }
 
@@ -39,10 +36,7 @@ const SET_TAG = 0x11;
 
 const loaded = new Map<AeadName, NativeAead | undefined>();
 
-/**
- * Undefined if a self-test fails. Each thread has its own, because a context serves one call at a
- * time.
- */
+/** Undefined if a self-test fails. A context serves one call at a time, so each thread has one. */
 export function nativeAead(name: AeadName): NativeAead | undefined {
   if (!loaded.has(name)) loaded.set(name, loadAead(name));
   return loaded.get(name);

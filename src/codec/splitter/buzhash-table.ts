@@ -1,7 +1,4 @@
-/**
- * Kopia's buzhash32 table (repo/splitter, v0.23.1): the low 32 bits of Go math/rand with seed 1,
- * without duplicates.
- */
+/** Kopia: repo/splitter, v0.23.1. Low 32 bits of Go math/rand with seed 1, without duplicates. */
 const ROWS = `
 07fcfd52 5f3f164f 6695721d 7b4d7c03 49c6e2d1 0d1d68d8 7916001e 22c4d294
 392907a0 189deb99 f3875d04 95e94627 ba517936 83c471d4 7cb3ad0b a42655d9

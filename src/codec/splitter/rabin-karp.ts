@@ -1,8 +1,6 @@
 import type { Splitter, SplitterSpec } from './spec.ts';
 
-/**
- * Irreducible polynomial of degree 53 that Kopia's rolling hash derives from Go math/rand, seed 1.
- */
+/** Irreducible polynomial of degree 53. Kopia derives it from Go math/rand, seed 1. */
 const POLYNOMIAL = 0x2e3e3e4a305605n;
 const DEGREE = 53n;
 const WINDOW = 64;
@@ -33,10 +31,7 @@ function table(entry: (byte: bigint) => bigint): Table {
 
 let tables: { out: Table; reduce: Table } | undefined;
 
-/**
- * Tables of rollinghash/rabinkarp64: the share of a leaving byte, and the reduction of the top 8
- * bits.
- */
+/** As in rollinghash/rabinkarp64: the share of a leaving byte; the top 8 bits, reduced. */
 function getTables(): { out: Table; reduce: Table } {
   tables ??= {
     out: table((byte) => {

@@ -93,10 +93,7 @@ class FixedSplitter implements Splitter {
   }
 }
 
-/**
- * The plain form of buzhash32, which rolls every byte. The WebAssembly kernel skips bytes; a test
- * holds them equal.
- */
+/** Plain buzhash32, which rolls every byte. The WebAssembly kernel skips; a test compares them. */
 export class BuzhashSplitter implements Splitter {
   readonly #spec: SplitterSpec;
   readonly #window = new Uint8Array(64);

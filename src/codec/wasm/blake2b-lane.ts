@@ -49,9 +49,7 @@ export class Blake2bLane {
   #span: Uint8Array = NO_BYTES;
   #offset = 0;
   #remaining: number;
-  /**
-   * A span outside the shared memory is copied piece by piece: [start, end) of it is in the window.
-   */
+  /** The part [start, end) of a span outside the shared memory that is in the window. */
   #shownFrom = 0;
   #shownTo = 0;
   #isShown = false;
@@ -134,9 +132,7 @@ export class Blake2bLane {
     return bytes.slice(this.state, this.state + 32);
   }
 
-  /**
-   * Sets `address` to the bytes at the current offset. Returns how many of `usable` are contiguous.
-   */
+  /** Sets `address` to the current bytes. Returns how many of `usable` are contiguous. */
   #show(usable: number): number {
     const { bytes, window, windowBytes } = this.#options;
     if (this.#span.buffer === bytes.buffer) {

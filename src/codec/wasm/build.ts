@@ -98,10 +98,7 @@ function rounds(...forms: Form[]): string {
 const each = (count: number, line: (i: number) => string): string =>
   Array.from({ length: count }, (_, i) => line(i)).join('\n');
 
-/**
- * Compresses `count` blocks of 128 bytes at `ptr` in one lane. The counter grows by `step` before
- * each.
- */
+/** Compresses `count` blocks of 128 bytes at `ptr`. The counter grows by `step` before each. */
 const oneLane = `
 export function blake2b1(state: usize, ptr: usize, count: u32, step: u32, last: u64): void {
   ${each(8, (i) => `let h${i} = load<u64>(state, ${i * 8});`)}

@@ -37,17 +37,13 @@ interface Exports extends Blake2bKernel {
 }
 
 const PAGE = 65_536;
-/**
- * Constant tables lie below this address. The scratch areas of the threads follow, then the arena.
- */
+/** Constant tables lie below this address. Scratch areas of the threads and the arena follow. */
 const TABLES_END = PAGE;
 const BUZHASH_AT = 1024;
 const SHA256_K_AT = 4096;
 /** Scratch of one thread: states, blocks, cut lists and a window for copies. */
 const SCRATCH_BYTES = 2 * PAGE;
-/**
- * Worker threads that may share one memory. Our choice: the main thread is busy before so many are.
- */
+/** Worker threads that share one memory. Our choice: the main thread is the limit before that. */
 export const THREADS_MAX = 64;
 /** The main thread has an area too. */
 const SCRATCH_AREAS = THREADS_MAX + 1;
@@ -107,17 +103,11 @@ const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', i
 /** A message that is read while it is hashed. */
 export interface StreamedMessage {
   readonly length: number;
-  /**
-   * Yields `length` bytes in parts; each is valid until the next part. No other message uses `lane`
-   * meanwhile.
-   */
+  /** Yields `length` bytes; each part is valid until the next. No other message uses `lane`. */
   read(lane: number): Iterable<Uint8Array>;
 }
 
-/**
- * Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Untouched pages cost
- * nothing.
- */
+/** Memory for {@link Kernels}, and `arenaBytes` for slabs and packs. Unused pages cost nothing. */
 export function createKernelMemory(arenaBytes: number): WebAssembly.Memory {
   const pages = Math.ceil((ARENA_START + arenaBytes) / PAGE);
   return new WebAssembly.Memory({ initial: pages, maximum: 65_536, shared: true });
@@ -192,10 +182,7 @@ export class Kernels {
     return lane.finish();
   }
 
-  /**
-   * Digests of all messages. Lanes run in parallel: when a message ends, the next one takes its
-   * lane.
-   */
+  /** Digests of all messages, in parallel lanes. An ended message gives its lane to the next. */
   blake2bAll(key: Blake2bKey, messages: readonly StreamedMessage[]): Uint8Array[] {
     const digests: Uint8Array[] = [];
     let next = 0;

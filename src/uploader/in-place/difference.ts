@@ -178,10 +178,7 @@ export class FileComparer {
     }
   }
 
-  /**
-   * Repositories of index version 1 hash compressed bytes, so the bytes themselves must be
-   * compared.
-   */
+  /** Index version 1 hashes compressed bytes, so the bytes themselves must be compared. */
   async #isEqualToFetched(piece: ObjectPiece, descriptor: number): Promise<boolean> {
     const { start: offset, length, contentId } = piece;
     this.#signal.throwIfAborted();

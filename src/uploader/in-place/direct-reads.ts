@@ -9,10 +9,7 @@ const read = promisify(readNow);
 const { O_RDONLY, O_NONBLOCK } = constants;
 /** Node defines it only on Linux. */
 const O_DIRECT = (constants as { O_DIRECT?: number }).O_DIRECT;
-/**
- * Alignment of direct reads. Devices require 512 or 4096: open(2). A device that requires more
- * returns `EINVAL`.
- */
+/** Devices require 512 or 4096: open(2). A device that requires more returns `EINVAL`. */
 const ALIGNMENT = 4096;
 /** For shorter ranges, the extra bytes of aligned reads cost more than they save. Our choice. */
 const LEAST_BYTES = 512 << 10;

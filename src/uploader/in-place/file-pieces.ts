@@ -8,10 +8,7 @@ export interface NumberedPiece {
   readonly number: number;
 }
 
-/**
- * Pieces that are kept between two passes. A longer list (some 40 GiB of data) is read again. Our
- * choice.
- */
+/** A longer list (some 40 GiB of data) is read again at each pass. Our choice. */
 const KEPT_MAX = 16_384;
 
 /** The contents of a file of a snapshot, for any number of passes. */
@@ -36,10 +33,7 @@ export class FilePieces {
     return this.#entry.size;
   }
 
-  /**
-   * Repetitions of one content are one piece, with the number of the first. Throws like
-   * `streamPieces`.
-   */
+  /** Repetitions are one piece, with the number of the first. Throws like `streamPieces`. */
   async *numbered(): AsyncGenerator<NumberedPiece> {
     let number = 0;
     for await (const pieces of this.#batches()) {

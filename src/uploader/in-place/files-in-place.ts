@@ -34,9 +34,7 @@ import { type RemoveRules, removeTree } from './remove-tree.ts';
 import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
-/**
- * Files that are compared at once, with four descriptors each. The share is for those descriptors.
- */
+/** Files that are compared at once, and their share of descriptors. Each takes four. */
 const FILES_MAX = 64;
 const FILES_SHARE = 1 / 32;
 /**
@@ -239,10 +237,7 @@ export class FilesInPlace implements InPlaceEntries {
     });
   }
 
-  /**
-   * Reports the entries that {@link removeDirectory} would remove. Throws like it if something must
-   * stay.
-   */
+  /** Reports the entries that {@link removeDirectory} would remove. Throws like it. */
   async lookAtDirectory(
     parent: TargetDirectory,
     name: DiskName,
@@ -402,18 +397,12 @@ export class FilesInPlace implements InPlaceEntries {
   }
 }
 
-/**
- * A file that differs completely is replaced: this writes the same bytes, and a kill leaves no
- * partial file.
- */
+/** Replacing a file that differs completely costs no more, and a kill leaves no partial file. */
 const WHOLE_BYTES_MAX = 8 << 20;
 const isAllDifferent = (difference: Difference, { size }: DirectoryEntry): boolean =>
   size > 0 && size <= WHOLE_BYTES_MAX && difference.bytes === size;
 
-/**
- * Throws `TARGET_CHANGED` if the file changed after the first look. The comparison may then be
- * wrong.
- */
+/** Throws `TARGET_CHANGED` if the file changed, because the comparison may then be wrong. */
 function assertUntouched(looked: Pinned, { size, attributes }: Pinned): void {
   if (size === looked.size && attributes.mtimeNs === looked.attributes.mtimeNs) return;
   throw wasWritten();
@@ -429,10 +418,7 @@ function wasWritten(): CodedError {
 const cutOff = (pinned: Pinned, entry: DirectoryEntry): number =>
   Math.max(0, pinned.size - entry.size);
 
-/**
- * If the owner may not write to a file (mode 0400, for example), the mode is changed until the
- * restore sets it.
- */
+/** Adds write permission for the owner (to mode 0400, for example) until the mode is restored. */
 async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.FileHandle> {
   const path = pinnedPath(descriptor);
   try {

@@ -47,10 +47,7 @@ export class Guard implements AsyncDisposable {
     return this.#lock[Symbol.asyncDispose]();
   }
 
-  /**
-   * Call it after the last write. Throws `TARGET_IN_USE`: another process may have read or written
-   * a mixture.
-   */
+  /** Call it after the last write. Throws `TARGET_IN_USE`: others may have used a mixture. */
   async assertStillUnused(): Promise<void> {
     await this.#look('it was started during the restore: stop it and run the same command again');
   }

@@ -1,8 +1,6 @@
 import { readFileSync } from 'node:fs';
 
-/**
- * A row of `/proc/PID/mountinfo` (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html).
- */
+/** A row of `/proc/PID/mountinfo`: man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html */
 export interface Mount {
   /** `major:minor` of its file system. */
   readonly device: string;

@@ -29,9 +29,7 @@ export interface OpenFiles {
 const USES_MAX = 10;
 /** Processes that are inspected between two turns of the event loop. */
 const TURN_PROCESSES = 64;
-/**
- * `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the PID namespace of the machine.
- */
+/** `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the machine's PID namespace. */
 const MACHINE_PIDS = 'pid:[4026531836]';
 /** Requests to such a file system may hang forever. */
 const IS_REMOTE = /^(nfs|cifs|smb|fuse|ceph|9p|lustre|glusterfs|afs)/;

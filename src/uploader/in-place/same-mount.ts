@@ -2,10 +2,7 @@ import { fstatSync, readFileSync } from 'node:fs';
 import { CodedError, pinnedPath, printable } from '../../base/index.ts';
 import { isBelow, mountsOf } from './mounts.ts';
 
-/**
- * Id of the mount through which a descriptor was opened, also if a file system is mounted twice; ''
- * if it is unknown.
- */
+/** Mount id of a descriptor: two mounts of a file system differ. '' if it is unknown. */
 function mountIdOf(descriptor: number): string {
   try {
     const text = readFileSync(pinnedPath(descriptor).replace('/fd/', '/fdinfo/'), 'utf8');

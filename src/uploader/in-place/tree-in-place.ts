@@ -191,10 +191,7 @@ class TreeInPlace {
   }
 }
 
-/**
- * The snapshot of an unmounted volume is empty and writes nothing, so the limit would not apply.
- * Throws `WRITE_LIMIT`.
- */
+/** An empty snapshot, perhaps of an unmounted volume, writes no bytes. Throws `WRITE_LIMIT`. */
 function assertNotAllRemoved({ summary }: DirectoryEntry, { removed }: InPlaceCounters): void {
   if (!summary || removed === 0 || summary.files + summary.symlinks > 0) return;
   const text = `this snapshot has no file at all, and ${removed} entries of the target would be removed; nothing was removed. Without --max-write they are`;
@@ -217,10 +214,7 @@ async function openTarget(target: string): Promise<{ handle: fs.FileHandle; path
   }
 }
 
-/**
- * Throws `SNAPSHOT_INCOMPLETE` if entries of the snapshot could not be read. A restore would remove
- * them.
- */
+/** A restore would remove entries that the backup could not read. Throws `SNAPSHOT_INCOMPLETE`. */
 function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): void {
   if (root.type !== 'd') {
     const text =

@@ -203,9 +203,7 @@ export class TreeSurvey {
     beside.add(work);
   }
 
-  /**
-   * `settle` waits for all other work in the parent, so the parent can be closed. Never rejects.
-   */
+  /** `settle` waits for other work in the parent, which can then be closed. Never rejects. */
   async #descend(
     entry: DirectoryEntry,
     { parent, path: pathAbove, rules: rulesAbove }: Above,
@@ -300,10 +298,7 @@ export class TreeSurvey {
     }
   }
 
-  /**
-   * A file or link replaces a directory with its whole subtree. Throws like the restore if
-   * something must stay.
-   */
+  /** A file or link replaces a directory. Throws like the restore if something must stay. */
   async #countDirectory(
     directory: TargetDirectory,
     entry: DirectoryEntry,
@@ -387,8 +382,7 @@ export class TreeSurvey {
     const name = decodeGoUtf8(named.name);
     const isText = isUtf8(named.name);
     if (names.has(keyOfName(isText ? name : named.name))) return false;
-    // Kopia replaces characters of names that are not UTF-8. An equal stored name may be this
-    // entry.
+    // Kopia replaces characters of names that are not UTF-8. This entry may be stored.
     if (!isText && names.has(name)) {
       result.kept++;
       return false;
