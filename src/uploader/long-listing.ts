@@ -23,7 +23,7 @@ const BATCH_NAMES = 2048;
 const RUN_BYTES = 4 << 20;
 /** Bytes read of each run at a time. */
 const CURSOR_BYTES = 64 << 10;
-/** A record: head (lengths and type), attributes, name, link target and extra attributes. */
+/** A record: lengths and type, attributes, name and link target. Extra attributes are last. */
 const HEAD_BYTES = 16;
 const STAT_BYTES = STAT_FIELDS * 8;
 const NAME_AT = HEAD_BYTES + STAT_BYTES;

@@ -23,7 +23,7 @@ import { openDirectly, pathOf } from './open-directly.ts';
 export interface DirectoryListing {
   /** Strings; bytes if a name is not UTF-8. */
   readonly names: readonly (string | Uint8Array)[];
-  /** {@link STAT_FIELDS} numbers a name: mode, size, mtime (s and ns), uid, gid and device. */
+  /** {@link STAT_FIELDS} numbers a name: mode, size, mtime (s and ns). Then uid, gid and device. */
   readonly stats: BigInt64Array;
   /** Symlink targets by position. */
   readonly targets: readonly (readonly [number, Uint8Array])[];

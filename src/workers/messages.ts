@@ -164,7 +164,7 @@ export const unpackRanges = (numbers: Float64Array): FileRange[] =>
     return { descriptor: number(0), offset: number(1), length: number(2) };
   });
 
-/** Numbers of each item: span, compressor, length, flags and target (two or three). */
+/** Numbers of each item: span, compressor, length and flags. The target adds two or three. */
 const OPEN_NUMBERS = 8;
 const COMPRESSED_OBJECT = 1;
 const SPARSE = 2;
