@@ -109,7 +109,7 @@ export type RestoreFile =
   /** Ours: the owner of the files. */
   | 'owner';
 
-/** The key of a file of a restore. Velero's names differ: only some have a prefix. */
+/** The key of a file of a restore. In Velero, volume infos lack the prefix `restore-`. */
 export function restoreKey(restore: string, file: RestoreFile): string {
   const folder = restoreFolder(restore);
   switch (file) {

@@ -14,20 +14,14 @@ const WAIT = 'restore-wait';
 
 export interface ClientVolume {
   readonly name: string;
-  /**
-   * Initial content of a directory volume. Without it, the volume belongs to a PVC of the same
-   * name.
-   */
+  /** Initial content of a directory volume. Without it, a PVC of the same name is the volume. */
   readonly directory?: string;
 }
 
 export interface ClientPod {
   readonly name: string;
   readonly volumes: readonly ClientVolume[];
-  /**
-   * UID of the Restore whose mark the pod waits for in each volume. Without it, the pod starts at
-   * once.
-   */
+  /** UID of the Restore whose marks the pod waits for. Without it, the pod starts at once. */
   readonly waitsFor?: string;
   /** A Job that ends right after its start. */
   readonly isBrief?: boolean;
@@ -61,10 +55,7 @@ export interface ClientWorld {
   note(what: string): void;
 }
 
-/**
- * Pods of users with their kubelets. Volumes are mounted from before the pod starts until after it
- * has ended.
- */
+/** Pods of users with their kubelets, which mount volumes before the start until after the end. */
 export class ClientPods {
   readonly #world: ClientWorld;
   readonly #random: Random;
@@ -241,10 +232,7 @@ export class ClientPods {
     return handles;
   }
 
-  /**
-   * Whether the volume is attached to a node. The next pod gets it after a detach, or if the node
-   * is lost.
-   */
+  /** Whether the volume is attached. The next pod gets it after a detach or a lost node. */
   #isHeld(handle: string): boolean {
     return [...this.#mounts.values()].some(
       (mount) => mount.handle === handle && !this.#world.deadNodes.has(mount.node),
@@ -362,9 +350,7 @@ export class ClientPods {
     if (isHeld) this.#finish(metadata.uid);
   }
 
-  /**
-   * The kubelet's part of a deletion: containers end after some time, then volumes are unmounted.
-   */
+  /** The kubelet's part of a deletion: ends containers after some time, then unmounts volumes. */
   #finish(uid: string): void {
     const isSlow = this.#random.chance(0.3);
     this.#world.after(300, isSlow ? 30_000 : 3000, () => {

@@ -95,18 +95,13 @@ export class DataMovers {
   readonly #writers = new Map<string, string[]>();
   readonly #moving = new Map<string, { readonly name: string; readonly node: string }>();
   readonly #deaths = new Map<string, number>();
-  /**
-   * Names of CRs whose mover may be done and could not report it, because its node or pod was lost.
-   */
+  /** Names of CRs whose mover may be done without a report, because its node or pod was lost. */
   readonly unheard = new Set<string>();
   /** Volumes that got the mark of a restore, by the name of its CR. */
   readonly marked = new Map<string, string>();
   /** Volumes of claims whose restored data was noted. */
   readonly noted = new Map<string, string>();
-  /**
-   * Pod backups: the UID of the source pod by snapshot ID, and the stored snapshot by UID of the
-   * CR.
-   */
+  /** Pod backups: the source pod's UID by snapshot ID, and the snapshot by the CR's UID. */
   readonly sources = new Map<string, string>();
   readonly #stored = new Map<string, string>();
   #count = 0;
@@ -429,8 +424,7 @@ export class DataMovers {
   }
 
   /**
-   * The checks of the real mover before its first byte and after its last
-   * (`src/agent/client-pod.ts`).
+   * The real mover's checks before its first byte and after its last (`src/agent/client-pod.ts`).
    */
   #troubleOf({ spec }: Loose, isBackup: boolean): string | undefined {
     const { name, uid } = spec.pod as { name: string; uid: string };

@@ -47,10 +47,7 @@ export interface Course {
   readonly servers: number;
 }
 
-/**
- * Simulates two servers in one cluster that are cut off, suspended and killed, with clock jumps.
- * Returns violations.
- */
+/** Two servers that are cut off, suspended and killed, with clock jumps. Returns violations. */
 export async function simulateMaintenance(
   seed: number,
   tell?: (line: string) => void,

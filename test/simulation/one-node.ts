@@ -10,10 +10,7 @@ const START_MS = Date.UTC(2026, 0, 1);
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 50 };
 export const NODE = 'node';
 
-/**
- * A cluster of one node with its agent, which moves one volume at a time, in virtual time and
- * without trouble.
- */
+/** A cluster of one node, whose agent moves one volume at a time, in virtual time. */
 export class OneNode implements Disposable {
   readonly time = new VirtualTime(1);
   readonly world: World;

@@ -223,10 +223,7 @@ function create(
   } as never);
 }
 
-/**
- * CRs synced from another cluster with the same names of nodes and pods. Some are over, and some
- * never will be.
- */
+/** CRs of another cluster with the same names of nodes and pods. Some never end. */
 function foreign(
   world: World,
   random: Random,

@@ -46,9 +46,7 @@ export interface RequestsCourse {
 
 export interface RequestsSettings {
   readonly locations: number;
-  /**
-   * Time with trouble: servers stop and are cut off or suspended, clocks jump, and buckets change.
-   */
+  /** Time with trouble: servers stop or are cut off, clocks jump, and buckets change. */
   readonly chaosMs: number;
   readonly calmMs: number;
   /** The initial state of a location's bucket. */
@@ -108,8 +106,7 @@ export async function simulateRequests(
       }
       world.disturb();
     }
-    // A suspended server still works on its queue for a while, and notices a silent watch only
-    // later.
+    // A suspended server still works on its queue, and notices a silent watch only later.
     world.ask(time.nowMs >= chaosMs + (chaosMs > 0 ? SETTLE_MS : 0));
     if (!isOver()) time.after(500, act);
   };
@@ -355,10 +352,7 @@ class World {
     }
   }
 
-  /**
-   * The CLI's own patience. A hanging bucket is checked before the signing, and a new leader needs
-   * 15 s.
-   */
+  /** The CLI's patience. A hanging bucket is checked first, and a new leader needs 15 s. */
   readonly #patienceMs = (location: number): number =>
     this.#buckets[location] === 'hangs' ? 45_000 : 30_000;
   /** Signing needs no bucket. */

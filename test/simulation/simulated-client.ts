@@ -32,10 +32,7 @@ export interface Weather {
   watchLagMs: number;
   /** Reads and watches work, and writes fail: etcd's disk quota is used up. */
   isFull?: boolean;
-  /**
-   * The client is suspended for this time: it sends and receives nothing, and its node reports no
-   * problem.
-   */
+  /** How long the client is suspended. Its node reports no problem. */
   frozenMs?: number;
 }
 

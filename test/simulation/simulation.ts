@@ -448,8 +448,7 @@ class Chronicle {
         ['InProgress', 'Canceling'].includes(other.status?.phase ?? '') &&
         !this.#gone.has(other.metadata.name) &&
         ownerOf(other as never) === node &&
-        // A restarted data mover continues on its new node, even if the agent there begins another
-        // one.
+        // A restarted data mover continues on its new node, next to the agent's own.
         (restartsOf(other) === 0 ||
           this.#time.nowMs - (this.#ownedSinceMs.get(other.metadata.name) ?? 0) > HEARD_MS / 3) &&
         (other === movement || this.#world.movers.isMoving(other.metadata.name, node ?? '')),

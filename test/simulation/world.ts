@@ -42,10 +42,7 @@ export class World implements MoverWorld, ClientWorld {
   /** Contents by handle. */
   readonly volumes = new Map<string, string>();
   readonly snapshots = new Map<string, string>();
-  /**
-   * Handles of snapshots by those of their clones. Some drivers cannot delete a snapshot before its
-   * clones.
-   */
+  /** Snapshots by their clones. Some drivers cannot delete a snapshot before its clones. */
   readonly #clones = new Map<string, string>();
   /** Contents by snapshot ID. */
   readonly repository = new Map<string, string>();
@@ -55,10 +52,7 @@ export class World implements MoverWorld, ClientWorld {
   readonly cutNodes = new Set<string>();
   /** Counts of events: seeds that exercise nothing prove nothing. */
   readonly counts = new Map<string, number>();
-  /**
-   * How long the node of a hosting pod had been full at its last refusal; milliseconds, by the
-   * pod's name.
-   */
+  /** How long the hosting pod's node had been full at its last refusal, by the pod's name. */
   readonly refusedMs = new Map<string, number>();
   /** When nodes became full, by name. A free slot is taken again soon. */
   readonly #fullSinceMs = new Map<string, number>();
@@ -421,18 +415,12 @@ export class World implements MoverWorld, ClientWorld {
     this.patch(VOLUME_SNAPSHOT_CONTENTS, '', name, { metadata: { finalizers: [] } });
   }
 
-  /**
-   * Deletes it even if another content names it: the driver does not know that, which is the
-   * danger.
-   */
+  /** Deletes it even if another content names it: the driver does not know. This is the danger. */
   #deleteSnapshotOf(content: Loose): void {
     if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handleOf(content));
   }
 
-  /**
-   * Provisioner and volume controller: makes a volume from a snapshot or an empty one, or binds a
-   * given volume.
-   */
+  /** Provisioner and volume controller: makes a volume, from a snapshot or empty, or binds one. */
   #provision({ metadata }: Loose): void {
     const claim = this.find(PVCS, metadata.name, metadata.namespace);
     if (!claim || claim.metadata.uid !== metadata.uid || claim.status?.phase === 'Bound') return;

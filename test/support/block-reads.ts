@@ -25,9 +25,7 @@ fs.promises.open = (path, flags, mode) => {
 };
 syncBuiltinESMExports();
 
-/**
- * openat2 has this number on all platforms. The sources and a package both call it through koffi.
- */
+/** openat2 has this number on all platforms. Sources and packages call it through koffi. */
 const SYS_OPENAT2 = 437;
 type Call = (...parameters: unknown[]) => unknown;
 interface Library {

@@ -7,10 +7,7 @@ export interface Ran {
   readonly err: string;
 }
 
-/**
- * Runs a command line in this process, which is much faster than the program. Calls must not
- * overlap.
- */
+/** Runs a command line in this process, which is faster. Calls must not overlap. */
 export async function runHere(...words: readonly string[]): Promise<Ran> {
   const written = { out: '', err: '' };
   const catchInto = (name: 'out' | 'err') => (data: string | Uint8Array) => {

@@ -22,10 +22,7 @@ export function pathOfBlob(repo: string, id: string): string {
   return join(repo, name);
 }
 
-/**
- * Packs with their entries. Leaves out packs with manifests, and packs with an entry that
- * `isEligible` refuses.
- */
+/** Packs with their entries, without packs of manifests or with an ineligible entry. */
 export function packsOf(
   repository: Repository,
   isEligible: (id: ContentId) => boolean,

@@ -37,10 +37,7 @@ export interface TestClusterOptions {
   readonly keepsRepositories?: boolean;
 }
 
-/**
- * A cluster for tests of agents: an API server, a simulated CSI driver, and nodes that run pods as
- * processes.
- */
+/** A cluster for agents: API server, simulated CSI driver, and nodes with pods as processes. */
 export class TestCluster implements AsyncDisposable {
   readonly client: KubeClient;
   readonly cluster: DevCluster;

@@ -20,10 +20,7 @@ export const OTHER_WORDS: readonly RegExp[] = [
 
 const WORD = /^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*$/;
 
-/**
- * All error codes of a source: words in capitals with an underscore, and single words that create
- * an error.
- */
+/** Error codes of a source: capitals with an underscore, and single words that create an error. */
 export function codesOf(source: string): string[] {
   const found = new Set<string>();
   const visit = (node: ts.Node): void => {

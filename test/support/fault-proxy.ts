@@ -200,10 +200,7 @@ function flipped(body: Buffer): Buffer {
   return copy;
 }
 
-/**
- * Damages the list so that it is no list any more. Only TLS can protect against a changed but valid
- * list.
- */
+/** Damages the list visibly. Only TLS can protect against a changed but valid list. */
 function notXml(body: Buffer): Buffer {
   return Buffer.concat([
     body.subarray(0, body.length >> 1),

@@ -8,10 +8,7 @@ export type PoolGate = (
   parameters: readonly unknown[],
 ) => Promise<void> | undefined;
 
-/**
- * An in-process pool that waits before each call, so that a test can hold an upload at a known
- * place.
- */
+/** An in-process pool that waits before each call, so that a test can hold an upload. */
 export function gatedPool(gate: PoolGate): ThreadPoolFactory {
   return (parameters, arena) => {
     const pool = createInProcessPool(parameters, arena);

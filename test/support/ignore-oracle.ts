@@ -1,10 +1,7 @@
 import { CodedError } from '../../src/base/index.ts';
 import type { PathPattern } from '../../src/snapshot/index.ts';
 
-/**
- * Option patterns as regular expressions: easy to read, but without a time limit. The oracle for
- * the real matcher.
- */
+/** Option patterns as regular expressions, without a time limit. The oracle for the matcher. */
 /** Class names of `[:name:]`. */
 const CLASSES: Record<string, string> = {
   alnum: '\\p{L}\\p{Nd}',

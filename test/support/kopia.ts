@@ -85,10 +85,7 @@ const clientFlags = (client: { username: string; hostname: string }): string[] =
 
 export const tempDirectory = (name: string): string => mkdtempSync(join(tmpdir(), `${name}-`));
 
-/**
- * Throws the first differences between two trees. Compares names, types, modes, owners and times,
- * and the bytes.
- */
+/** Throws the first differences between two trees, in names, attributes or bytes. */
 export function assertSameTree(a: string, b: string): void {
   const listing = (path: string): string =>
     execFileSync('find', ['.', '-printf', '%p %y %m %U %G %s %T@ %l\\n'], {

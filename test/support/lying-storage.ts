@@ -4,10 +4,7 @@ import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 /** Changes a listing: empty, older, or incomplete. */
 export type Lie = (prefix: string, blobs: readonly BlobMetadata[]) => readonly BlobMetadata[];
 
-/**
- * A storage whose listings may be wrong, as from a proxy, a stale replica or a damaged bucket
- * index.
- */
+/** A storage with wrong listings, as from a proxy, a stale replica or a damaged index. */
 export class LyingStorage extends ForwardingStorage {
   /** Undefined: the truth. */
   lie: Lie | undefined;

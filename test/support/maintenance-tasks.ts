@@ -57,9 +57,7 @@ export const deleteUnreferencedPacks = (
   options: DeletePacksOptions,
 ): Promise<TaskStats> => apply(planPackDeletion(context, options));
 
-/**
- * A collection that has ended when its plan is returned. For tests that act before the next task.
- */
+/** A collection that has ended when its plan is returned, for tests before the next task. */
 export async function collectGarbage(context: TaskContext): Promise<TaskPlan> {
   const stats = await apply(planGarbageCollection(context));
   return { count: () => stats, apply: () => Promise.resolve(stats) };

@@ -41,9 +41,7 @@ export const ofKind = (list: readonly Manifest[], kind: string): Manifest[] =>
     .filter((manifest) => manifest.kind === kind)
     .sort((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
 
-/**
- * True if helm and a real API server are installed. With REQUIRE_PEERS=1, it is an error if not.
- */
+/** Whether helm and a real API server are installed. With REQUIRE_PEERS=1, they must be. */
 export function hasHelm(): boolean {
   if (existsSync(peer('helm'))) return hasRealApi();
   if (process.env.REQUIRE_PEERS === '1') {
@@ -80,10 +78,7 @@ export const renderChart = (api: RealApi, ...flags: string[]): string =>
 export const renderOverlay = (api: RealApi, name: string): Promise<string> =>
   api.kubectl('kustomize', join(ROOT, 'manifests', name));
 
-/**
- * A user's kustomization on top of our manifests, which are copied beside it: kustomize accepts no
- * absolute paths.
- */
+/** A user's kustomization on a copy of our manifests: kustomize accepts no absolute paths. */
 export async function kustomizationOnTop(
   api: RealApi,
   name: string,

@@ -2,9 +2,7 @@ import { openSync } from 'node:fs';
 import { parentPort } from 'node:worker_threads';
 import type { Request } from '../../src/workers/protocol.ts';
 
-/**
- * Imported before the entry of a thread: kills the thread in a task, as `globalThis.death` says.
- */
+/** Imported before a thread's entry: kills the thread in a task, as `globalThis.death` says. */
 interface Death {
   readonly task: string;
   readonly how?: 'throw' | 'exit';

@@ -16,10 +16,7 @@ export const AGENT = 'longshore-node-agent';
 export const MOVER = 'longshore-data-mover';
 export const HOST_PODS = '/var/lib/kubelet/pods';
 
-/**
- * A real API server with the manifests of agents beside Velero, and clients with real tokens of
- * their accounts.
- */
+/** A real API server with agents' manifests beside Velero, and clients with their tokens. */
 export class PolicedCluster implements AsyncDisposable {
   readonly api: RealApi;
   readonly #clients: KubeClient[] = [];

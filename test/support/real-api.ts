@@ -54,10 +54,7 @@ export interface RealApi extends AsyncDisposable {
   stack(command: 'up' | 'down', ...parts: string[]): Promise<void>;
 }
 
-/**
- * An audit policy: records requests of this namespace's ServiceAccounts, and their results, in
- * `audit.log`.
- */
+/** An audit policy: records requests of this namespace's ServiceAccounts in `audit.log`. */
 export const auditPolicy = (namespace: string): string =>
   JSON.stringify({
     apiVersion: 'audit.k8s.io/v1',

@@ -72,9 +72,7 @@ export class RealCsi implements AsyncDisposable {
     closeSync(log);
   }
 
-  /**
-   * Kills a part. After a restart, it sees the current objects and has missed the changes before.
-   */
+  /** Kills a part. After a restart, it sees the current objects, and no earlier changes. */
   async end(part: Part): Promise<void> {
     const child = this.#parts.get(part);
     this.#parts.delete(part);

@@ -25,10 +25,7 @@ const BUFFER_BYTES = 64 << 20;
 /** The name of the image that stands for ours. */
 const IMAGE = 'localhost/longshore:1';
 
-/**
- * True if the binaries are installed and the user is root. With REQUIRE_PEERS=1, it is an error if
- * not.
- */
+/** Whether the binaries and root rights exist. With REQUIRE_PEERS=1, they must. */
 export function hasRealNode(): boolean {
   const missing = NEEDED.filter((name) => !existsSync(join(PEERS_DIR, 'bin', name)));
   if (process.getuid?.() !== 0) missing.push('root');
@@ -126,10 +123,7 @@ export class RealNode implements AsyncDisposable {
     return new RealNode(directory, portBase, env);
   }
 
-  /**
-   * Kills a part of the node like a kernel that is short of memory, and restarts it two seconds
-   * later.
-   */
+  /** Kills a part like a kernel that is short of memory, and restarts it two seconds later. */
   async crash(part: 'kubelet' | 'containerd'): Promise<void> {
     const file = join(this.directory, `${part}.pid`);
     process.kill(Number(await fs.readFile(file, 'utf8')), 'SIGKILL');
@@ -216,10 +210,7 @@ export class RealNode implements AsyncDisposable {
     await this.kubectl('-n', 'velero', 'rollout', 'status', `ds/${name}`, '--timeout=60s');
   }
 
-  /**
-   * Replaces the DaemonSet `node-agent` by this agent with the test's flags, and waits until no old
-   * pod is left.
-   */
+  /** Replaces the DaemonSet `node-agent`, with the test's flags. Waits for the old pods' end. */
   async useAgent(agent: Agent, flags: readonly string[] = []): Promise<void> {
     const daemonSet = ['-n', 'velero', 'ds', 'node-agent'];
     this.#veleroDaemonSet ??= await this.kubectl('get', ...daemonSet, '-o', 'json');
@@ -244,10 +235,7 @@ export class RealNode implements AsyncDisposable {
     await this.apply(await fs.readFile(join(ROOT, 'crds/server', `${name}.yaml`), 'utf8'));
   }
 
-  /**
-   * Applies our server's manifests as a user would, with another image name. Waits until the server
-   * is ready.
-   */
+  /** Applies our server's manifests like a user, with another image. Waits until it is ready. */
   async applyServer(): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server'));
     await this.apply(yaml.replace(/image: longshore$/m, `image: ${IMAGE}`));
@@ -320,10 +308,7 @@ export class RealNode implements AsyncDisposable {
     });
   }
 
-  /**
-   * Applies the ServiceAccount of our manifests without a pod, so that the server has a user's
-   * rights.
-   */
+  /** Applies our ServiceAccount without a pod, so that the server has a user's rights. */
   async #ownServerRights(file: string): Promise<string> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
     // Pods that wait for their volumes get its image.

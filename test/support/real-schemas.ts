@@ -1,7 +1,4 @@
-/**
- * `npm run build:schemas`: copies schemas of Kubernetes' own kinds from a real API server to the
- * embedded one.
- */
+/** `npm run build:schemas`: copies schemas of Kubernetes' own kinds from a real API server. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, brotliDecompressSync } from 'node:zlib';

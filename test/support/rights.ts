@@ -35,9 +35,7 @@ export interface Asked {
 const named = (group: string, resource: string, verb: string): string =>
   `${resource}${group === '' ? '' : `.${group}`} ${verb}`;
 
-/**
- * Requests of a ServiceAccount, without requests that every user may make (discovery, who it is).
- */
+/** A ServiceAccount's requests, without those of every user (discovery, who it is). */
 export function askedBy(auditLog: string, namespace: string, account: string): Asked[] {
   const username = `system:serviceaccount:${namespace}:${account}`;
   return readFileSync(auditLog, 'utf8')

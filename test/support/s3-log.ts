@@ -1,10 +1,7 @@
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/**
- * The change by a request. `put`: an object exists after a put, a copy, or a completed multipart
- * upload.
- */
+/** A request's change. `put`: after a put, a copy, or a completed multipart upload. */
 export type Change = 'put' | 'part' | 'delete' | 'lock';
 
 export interface LoggedChange {

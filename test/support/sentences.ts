@@ -19,9 +19,7 @@ const ROOT = new URL('../../', import.meta.url).pathname;
  */
 const TWO_WORDS = /(^|[\s("'{])[A-Za-z][A-Za-z'’-]+[}"')]*[,;:.!?]? ["'(]?(\{|[A-Za-z])/;
 
-/**
- * Users read even single words of these calls: `.description('Snapshots')`, `new Error('stopped')`.
- */
+/** Calls with single words for users: `.description('Snapshots')`, `new Error('stopped')`. */
 const SHOWN = /^(description|summary|Error|CodedError|UsageError)$/;
 
 /** Texts that no user reads: the signature of a libc function, a header, code. */
@@ -145,10 +143,7 @@ function inside(node: ts.Expression): ts.Expression[] {
   );
 }
 
-/**
- * A single word that users read: an error's message or a description. Codes in capitals do not
- * count.
- */
+/** A single word for users: an error's message or a description, but no code in capitals. */
 function isShown(node: ts.Node): boolean {
   const { parent } = node;
   if (!ts.isStringLiteralLike(node) || !/^[a-z]/.test(node.text)) return false;

@@ -17,9 +17,7 @@ interface Crd {
   readonly spec: { readonly names: { readonly plural: string } } & Record<string, unknown>;
 }
 
-/**
- * Removes texts and sorts keys. `key` is that of the value: a field may be called description, too.
- */
+/** Removes texts and sorts keys. `key`: the value's key; a field may be called description. */
 function structure(value: unknown, key = ''): unknown {
   if (Array.isArray(value)) return value.map((each) => structure(each));
   if (typeof value !== 'object' || value === null) return value;

@@ -41,10 +41,7 @@ export const STUB_BUCKET = 'backups';
 export const STUB_PREFIX = 'cluster/';
 const MODIFIED = '2026-01-02T03:04:05.000Z';
 
-/**
- * A server on loopback with a provider's protocol and the test's answers, and a storage that uses
- * it.
- */
+/** A loopback server with a provider's protocol and the test's answers, and its storage. */
 export async function startStub(
   kind: StubKind,
   answers: (request: StubRequest, index: number) => StubAnswer,

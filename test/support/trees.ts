@@ -3,10 +3,7 @@ import { join } from 'node:path';
 import { posix } from '../../src/base/index.ts';
 import { noise } from './noise.ts';
 
-/**
- * A tree with various names, modes and links, with times to the nanosecond, and with empty and long
- * files.
- */
+/** A tree with various names, modes and links, times to the nanosecond, and file sizes. */
 export function makeTree(root: string, seed: string, options: { bigBytes?: number } = {}): void {
   const file = (name: string, data: Uint8Array | string, mode = 0o644): void => {
     const path = join(root, name);
@@ -52,10 +49,7 @@ function setTimes(path: string, base: bigint): bigint {
   return next;
 }
 
-/**
- * Sets all times to an hour ago. The next backup would read files again that changed within the
- * last minutes.
- */
+/** Sets all times to an hour ago. The next backup rereads files of the last minutes. */
 export function age(path: string | Buffer): void {
   if (fs.lstatSync(path).isDirectory()) {
     for (const name of fs.readdirSync(path, { encoding: 'buffer' })) {

@@ -118,10 +118,7 @@ describe('Backups that were deleted while no server led', () => {
   const notes = async (): Promise<string[]> =>
     (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
 
-  /**
-   * Runs a server that dies at its n-th external step, before or after its effect. Returns whether
-   * it died.
-   */
+  /** A server that dies at its n-th external step, before or after it. Returns whether it died. */
   async function lead(dieAt: number, isDone: boolean): Promise<boolean> {
     const abort = new AbortController();
     const { signal } = abort;

@@ -147,8 +147,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     const plain = (text: string): string => text.replaceAll(uid, 'UID').replaceAll(name, 'NAME');
     const listed = (text: string): string[] =>
       (JSON.parse(text) as object[]).map((each) => JSON.stringify(each)).sort();
-    // Velero's order of locations is random for each backup, and so are the first calls about a
-    // volume.
+    // Velero's order of locations is random for each backup, and so are the first calls.
     const calls = (directory: NativeDirectory, from: number): unknown[] =>
       directory
         .asked()
@@ -250,10 +249,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     await api.kubectl('delete', 'pv', ...names, '--ignore-not-found', '--timeout=60s');
   }
 
-  /**
-   * Compares the later calls to both providers about these snapshots. The server chooses the order
-   * of volumes.
-   */
+  /** Compares later calls about these snapshots. The server chooses the order of volumes. */
   const made = (from: readonly [number, number], backup: string): void => {
     const asked = (directory: NativeDirectory, first: number) =>
       directory.asked('CreateVolumeFromSnapshot').slice(first);

@@ -291,8 +291,7 @@ describe('a location whose objects are encrypted with a key of a Secret', () => 
   });
   it('is opened with what a file begins with, as Velero does', async () => {
     const file = join(tempDirectory('key'), 'key');
-    // The output of `openssl rand -base64 32`. Velero uses the text itself as the key, without
-    // decoding it.
+    // The output of `openssl rand -base64 32`. Velero uses the text as the key, undecoded.
     const text = `${Buffer.alloc(32, 0xf7).toString('base64')}\n`;
     fs.writeFileSync(file, text);
     const url = new URL(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0)));

@@ -188,9 +188,7 @@ function mortalClient(client: KubeClient, kill: Kill, leases?: Leases): KubeClie
   });
 }
 
-/**
- * The rights of the Job of manifests/change-password. A user of the command needs the same ones.
- */
+/** The rights of the Job of manifests/change-password, which users of the command need, too. */
 const RIGHTS = ofKind(
   parseManifests(
     fs.readFileSync(

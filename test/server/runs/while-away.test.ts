@@ -9,8 +9,7 @@ const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff'
 const signal = new AbortController().signal;
 
 /**
- * An API server that fails this many calls; `isOnlyKind`: only the extension server of this kind is
- * away.
+ * An API server that fails this many calls; `isOnlyKind`: only the kind's extension server does.
  */
 function clusterOf(fails: number, isOnlyKind = false) {
   const asked: string[] = [];

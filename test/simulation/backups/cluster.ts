@@ -38,10 +38,7 @@ export interface Contents {
   readonly backup: KubeObject;
 }
 
-/**
- * Fills two namespaces with plain objects, volumes, and pods with freeze hooks, and makes a Backup
- * of them.
- */
+/** Fills two namespaces with objects, volumes, and pods with freeze hooks. Makes a Backup. */
 export function fill(world: World, random: Random): Contents {
   const { store } = world;
   const create = (resource: Resource<KubeObject>, namespace: string | undefined, o: object) =>
@@ -125,10 +122,7 @@ export function collectOwned(world: World, resource: Resource<KubeObject>, name:
   });
 }
 
-/**
- * Simulates node-agents: they take the snapshot of a DataUpload, move it for a while, and set the
- * final phase.
- */
+/** Simulates node-agents: they move the snapshot of a DataUpload, and set the final phase. */
 export function serveUploads(world: World, contents: Contents, serving: Serving): void {
   const { problems, isOrphaned } = serving;
   const begun = new Map<string, string>();

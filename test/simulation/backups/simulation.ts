@@ -62,10 +62,7 @@ interface End {
 export interface Settings {
   /** Without trouble, except for the requested kills. */
   readonly isCalm?: boolean;
-  /**
-   * Kills the leading server at these turns while the Backup is InProgress. Turns count from the
-   * last kill.
-   */
+  /** Kills the leading server at these turns of InProgress, counted from the last kill. */
   readonly killsAt?: readonly number[];
   /**
    * Deletes the Backup at some time, after which nothing may stay. If the Backup ends earlier, it
@@ -266,10 +263,7 @@ class BackupCourse implements ServerWorld {
     return journalFolder(BACKUP, this.#uid);
   }
 
-  /**
-   * The valid segments of the journal, one chain for each possible last try: two processes may use
-   * the same number.
-   */
+  /** The valid segments, one chain for each possible last try: processes may share a number. */
   #chains(): string[][] {
     const folder = this.#journal;
     const tries = Map.groupBy(this.bucket.keys(folder), (key) =>

@@ -40,10 +40,7 @@ export interface Window {
   readonly untilMs: number;
 }
 
-/**
- * The shortest time between two wrong listings of a client. Each one's effects must be over by
- * then.
- */
+/** The shortest time between a client's wrong listings. Their effects must be over by then. */
 const LIE_EVERY_MS = HOUR_MS;
 /** The greatest age of an old listing. */
 const STALE_MS_MAX = 30 * MINUTE_MS;
@@ -252,10 +249,7 @@ export class BucketClient implements BlobStorage {
     return stored;
   }
 
-  /**
-   * Sends a request, applies it and returns the answer. A sent request takes effect even if the
-   * sender dies.
-   */
+  /** Sends a request and returns the answer. The request takes effect even if the sender dies. */
   async #request<T>(kind: Kind, id: string, effect: () => T): Promise<T> {
     const process = this.#process;
     if (!process) return effect();

@@ -8,9 +8,7 @@ import { patchFiles } from './volume-files.ts';
 
 type Descriptor = ConstructorParameters<typeof WebAssembly.Memory>[0];
 
-/**
- * Memories of ended processes, by size. Mapping and touching new ones would take most of the time.
- */
+/** Memories of ended processes, by size. Mapping new ones would take most of the time. */
 const memories = new Map<number, WebAssembly.Memory[]>();
 /** The same for buffers on the heap. */
 const buffers = new Map<number, Buffer[]>();

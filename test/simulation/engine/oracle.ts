@@ -81,9 +81,7 @@ export class Oracle {
     return this.#repository;
   }
 
-  /**
-   * Checks after each step: complete snapshots stay complete, and flushed contents are readable.
-   */
+  /** Checks after each step: complete snapshots stay complete, and flushed contents readable. */
   async look(after: string): Promise<void> {
     if (this.#isLooking) throw new Error('the oracle looks already');
     this.#isLooking = true;
@@ -195,9 +193,7 @@ export class Oracle {
     return undefined;
   }
 
-  /**
-   * Whether a snapshot holds the contents of the volume. Files that changed meanwhile do not count.
-   */
+  /** Whether a snapshot equals the volume. Files that changed meanwhile do not count. */
   async compare(
     snapshot: Snapshot,
     root: DirectoryNode,

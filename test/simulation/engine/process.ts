@@ -66,7 +66,7 @@ export interface ProcessOptions {
   readonly name: string;
   readonly seed: number;
   /**
-   * The shortest interval of repeating timers. A busy machine is late, too, and days pass faster.
+   * The shortest interval of repeating timers. Busy machines are late, too, and days pass faster.
    */
   readonly tickMs: number;
   /** The longest time of one codec task, and of one request to the volume. */
@@ -132,10 +132,7 @@ export class Process {
     this.#finish({ kind: 'killed' });
   }
 
-  /**
-   * Until then the process receives nothing, and its timers do not run. Its requests still take
-   * effect.
-   */
+  /** Until then the process receives nothing and has no timers. Its requests still take effect. */
   suspend(ms: number): void {
     this.#suspendedUntilMs = this.options.time.nowMs + ms;
   }

@@ -88,9 +88,7 @@ const IDLE = {
   killAtWait: 0,
 } as const;
 
-/**
- * Fills an empty bucket, with the seed's sizes of packs and epochs. Needs the machine of the seed.
- */
+/** Fills an empty bucket, with the seed's packs and epochs. Needs the machine of the seed. */
 export async function fillBucket(
   bucket: Bucket,
   template: ReadonlyMap<string, Uint8Array>,

@@ -170,9 +170,7 @@ export class Cluster implements NightWorld {
     addLocation(this.world);
   }
 
-  /**
-   * Creates applications, a tenant's namespace, and a Schedule that backs all of it up each night.
-   */
+  /** Creates applications, a tenant's namespace, and a Schedule that backs all up each night. */
   fill(claims: readonly Claim[]): void {
     for (const name of [...SPACES, 'tenant']) {
       this.create(NAMESPACES, undefined, { metadata: { name } });

@@ -57,10 +57,7 @@ export const simulateNights = (
 ): Promise<Outcome> =>
   inVirtualTime(seed, (time) => new NightsCourse(seed, settings, time, tell).run());
 
-/**
- * The expected contents of a backup by `namespace/name`; undefined if a volume was written
- * meanwhile.
- */
+/** A backup's expected contents by `namespace/name`; undefined after a concurrent write. */
 type Night = Map<string, string | undefined>;
 
 interface RestorePlan {
@@ -411,10 +408,7 @@ class NightsCourse {
     );
   }
 
-  /**
-   * A deletion that is refused because the location is read-only. The user does not want it any
-   * more afterwards.
-   */
+  /** A deletion that is refused by a read-only location. The user then drops it. */
   async #regret(): Promise<void> {
     const found = this.#restorable(this.#home);
     const backup = found[this.#random.below(found.length)];

@@ -1,9 +1,6 @@
 import { simulateNights } from './simulation.ts';
 
-/**
- * Shows each step of a seed: `npx node test/simulation/nights/tell.ts 17`. With `17 calm`, there is
- * no trouble.
- */
+/** Shows each step of a seed: `npx node test/simulation/nights/tell.ts 17 [calm]`. */
 const { problems, counts } = await simulateNights(
   Number(process.argv[2] ?? 1),
   { isCalm: process.argv[3] === 'calm' },

@@ -39,10 +39,7 @@ export interface BackedUp {
 
 const sized = { resources: { requests: { storage: '1Gi' } } };
 
-/**
- * Two namespaces with plain objects, pods with hooks, and claims with moved volumes or backed-up
- * files.
- */
+/** Two namespaces with plain objects, pods with hooks, and claims with moved or stored files. */
 export function backedUp(random: Random): BackedUp {
   const items: StoredItem[] = [];
   const volumeInfos: BackupVolumeInfo[] = [];

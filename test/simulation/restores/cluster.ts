@@ -127,10 +127,7 @@ function collectOrphan(
   });
 }
 
-/**
- * Simulates node-agents: each DataDownload waits for its claim, is moved for a while, and hands its
- * volume over.
- */
+/** Node-agents: a DataDownload waits for its claim, is moved, and hands its volume over. */
 export function serveDownloads(serving: Serving): void {
   const { world, backedUp, problem, note } = serving;
   const begun = new Set<string>();
@@ -256,10 +253,7 @@ export function serveFiles(serving: Serving): void {
   });
 }
 
-/**
- * Scheduler and kubelets: a pod runs some time after its claims are bound and its volumes have
- * their marks.
- */
+/** Scheduler and kubelets: a pod runs after its claims are bound and its volumes are marked. */
 export function servePods({ world, backedUp }: Serving, spaces: readonly string[]): void {
   world.store.watch(PODS, {}, world.store.version, (type, object) => {
     const { metadata, spec } = object as unknown as Loose;

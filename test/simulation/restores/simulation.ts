@@ -38,9 +38,7 @@ import { restoreServer } from './server.ts';
 import { idOf, Users } from './users.ts';
 
 const MINUTE_MS = 60_000;
-/**
- * No restore takes longer once the trouble is over: operations and hooks may take four hours each.
- */
+/** The limit after the trouble is over. Operations and hooks may take four hours each. */
 const OVER_MS = 16 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
@@ -70,9 +68,7 @@ export function settingsOf(seed: number): Settings {
   return { event, hasUsers: random.chance(0.4), isWriteOnce: random.chance(0.3) };
 }
 
-/**
- * Up to three servers make one restore, despite trouble with them, the bucket and the API server.
- */
+/** Up to three servers make one restore, despite trouble with servers and storage. */
 export const simulateRestore = bySeed<Settings, End>(
   { isCalm: true },
   async (seed, settings, given) => {

@@ -45,9 +45,7 @@ type Options =
   | { readonly signal?: AbortSignal | undefined; readonly ifAbsent?: boolean | undefined }
   | undefined;
 
-/**
- * The bucket's client in one process. A put may still arrive after the process dies or gives up.
- */
+/** The bucket's client in one process. A put may arrive after the process dies or gives up. */
 export class ProcessBucket implements Bucket {
   readonly displayName = 'simulated';
   readonly #shared: SharedBucket;

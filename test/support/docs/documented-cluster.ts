@@ -351,10 +351,7 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
   });
 }
 
-/**
- * Ends processes of killed pods, such as Velero's plugins: all with a file of this folder in their
- * command line.
- */
+/** Ends processes of killed pods: those with a file of this folder in their command line. */
 function endProcessesOf(folder: string): void {
   for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
     try {

@@ -373,9 +373,7 @@ describe('the finalizer of backups', () => {
       status,
     }) as never;
 
-  /**
-   * The files of a pod's volume. The backup lacks its PersistentVolume, so no volume info exists.
-   */
+  /** The files of a pod's volume. Without its PersistentVolume, there is no volume info. */
   async function withFiles(now: KubeObject[]): Promise<World> {
     const world = new World();
     const item = { ...ITEM, resource: 'pods', name: 'p' };

@@ -219,8 +219,7 @@ describe('the journal of a backup', () => {
     const bucket = new MemoryBucket();
     await using first = await opened(bucket);
     await first.put(item('one', EFFECT));
-    // The first segment of a process is in transit while another process takes over, and arrives
-    // last.
+    // A process's first segment is in transit during a takeover, and arrives last.
     const sleeper = new MemoryBucket();
     for (const [key, bytes] of bucket.objects) sleeper.objects.set(key, bytes);
     await (await opened(sleeper))[Symbol.asyncDispose]();

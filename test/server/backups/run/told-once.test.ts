@@ -26,10 +26,7 @@ const moves: BackupAction = {
     }),
 };
 
-/**
- * A backup with problems at its start, in its volumes, and in its operations, by servers that share
- * a bucket.
- */
+/** A backup with problems at its start, in volumes and in operations. Servers share a bucket. */
 function newWorld() {
   const bucket = new MemoryBucket();
   const cluster = new FakeCluster().namespaces('a');
@@ -62,9 +59,7 @@ function newWorld() {
   const spec = { includedNamespaces: ['a', 'gone'], itemOperationTimeout: '1ns' };
   const parts = { cluster, actions: [moves], openVolumes, spec };
   const run = () => new Rig({ ...parts, bucket }).run();
-  /**
-   * Replaces the server before it stores the files of the backup. Its journal is complete by then.
-   */
+  /** Replaces the server before it stores the backup's files. Its journal is complete by then. */
   const replaced = async (): Promise<void> => {
     const rig: Rig = new Rig({
       ...parts,

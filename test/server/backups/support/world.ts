@@ -32,10 +32,7 @@ export const SUBJECT = { kind: 'Backup', name: 'b1', uid: 'u1' } as const;
 export const ITEM = { group: '', resource: 'configmaps', namespace: 'app', name: 'a' };
 const REF = { namespace: 'velero', name: 'b1' };
 
-/**
- * A Backup after its run, its bucket, and the results of its operations. Tests can start several
- * servers.
- */
+/** A Backup after its run, its bucket, and its operations' results. Servers can be restarted. */
 export class World extends AfterRunWorld {
   readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
     metadata: { name: 'a', namespace: 'app', uid: 'item-a' },

@@ -57,10 +57,7 @@ export interface Parts {
   readonly itemOperations?: readonly object[];
 }
 
-/**
- * A cluster with bucket, providers, drivers and repositories, and any number of servers that delete
- * backups.
- */
+/** A cluster with bucket, providers, drivers, repositories and any number of servers. */
 export class DeletionWorld {
   readonly server: ApiServer;
   readonly client: KubeClient;
@@ -169,9 +166,7 @@ export class DeletionWorld {
     });
   }
 
-  /**
-   * A DataDownload of `longshore restore in-place`; those of older versions belong to the Backup.
-   */
+  /** A DataDownload of `longshore restore in-place`; older versions set the Backup as its owner. */
   async restoreInPlace(backup: KubeObject, phase: string, isOwned = false): Promise<void> {
     const { name, uid } = backup.metadata;
     await this.make(DATA_DOWNLOADS, `${name}-${phase.toLowerCase()}`, {

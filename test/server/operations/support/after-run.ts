@@ -16,10 +16,7 @@ export interface Place {
   readonly bucket?: Bucket;
 }
 
-/**
- * The state after the run of a Backup or Restore: a clock, a bucket, and the results of its
- * operations.
- */
+/** The state after the run of a Backup or Restore: clock, bucket, and results of operations. */
 export class AfterRunWorld {
   readonly clock = new ManualClock(START);
   readonly bucket = new VersionedBucket();
@@ -76,9 +73,7 @@ export class AfterRunWorld {
 
 class Killed extends Error {}
 
-/**
- * Kills servers at random external calls, or makes the bucket unavailable, up to a limit of kills.
- */
+/** Kills servers at random calls, or makes the bucket unavailable, up to a limit of kills. */
 export class Killer {
   kills = 0;
   readonly #random: () => number;

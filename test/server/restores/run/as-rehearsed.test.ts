@@ -341,10 +341,7 @@ async function actionsOf(client: KubeClient): Promise<RestoreAction[]> {
   return actions;
 }
 
-/**
- * Velero's list calls an item with only a warning "failed". The texts distinguish warnings from
- * errors.
- */
+/** Velero's list calls an item with only a warning "failed". The texts differ. */
 const left = (outcome: string): string => (outcome === 'failed' ? 'skipped' : outcome);
 /** The results of a run name the object first. */
 const bare = (text: string): string => text.replace(/^[A-Z]\w+ \S+: /, '');

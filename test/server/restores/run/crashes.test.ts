@@ -52,10 +52,7 @@ const REFUSALS = {
   locked: 'STORAGE_FAILED',
 } as const;
 
-/**
- * The put of the restore at which the refusals start. A locked bucket refuses to replace and to
- * delete objects.
- */
+/** The put at which the refusals start. A locked bucket refuses to replace and delete objects. */
 interface Refusal {
   readonly kind: keyof typeof REFUSALS;
   readonly from: number;
@@ -317,10 +314,7 @@ describe('a restore by servers that die', () => {
   );
 
   it('does everything once, wherever the first of them is killed, or the one that takes over', async () => {
-    /**
-     * Kills the server after those of `before` at each of its points, or at one of `of`. Returns
-     * the number of kills.
-     */
+    /** Kills the server after `before` at each of its points, or 1 of `of`. Returns the kills. */
     const killEverywhere = async (before: readonly Point[], of = 1): Promise<number> => {
       let killed = 0;
       const seen = new Set<Point>();
@@ -397,9 +391,7 @@ describe('a restore in place by servers that die', () => {
     stored('pods', 'a/p0', { spec: { containers: [] } }),
   ];
 
-  /**
-   * The first servers are killed at `ends`, in order. Returns the reached points of each server.
-   */
+  /** Kills the first servers at `ends`, in order. Returns the reached points of each server. */
   async function bringBack(ends: readonly Point[]): Promise<Set<Point>[]> {
     const cluster = new RestoreCluster().namespaces('a');
     cluster.add('persistentvolumeclaims', {

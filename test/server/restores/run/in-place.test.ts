@@ -10,10 +10,7 @@ import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, type Parts, storeBackup } from './support/rig.ts';
 
-/**
- * Data of existing volumes is restored before any item may use them, even if servers change
- * meanwhile.
- */
+/** Data of existing volumes is restored before any item may use them, on any server. */
 
 const ITEMS = [
   stored('namespaces', 'app'),
