@@ -511,7 +511,9 @@ describe('a restore', () => {
       expect(await reasonOf(next.run())).toMatchObject({ code: 'OTHER_BACKUP' });
       expect(cluster.get('configmaps', 'app/settings')).toBeUndefined();
       expect(next.canceled).toEqual(['op-c']);
-      expect((await next.archive.results('r1')).errors?.velero?.join()).toContain('UID other-uid');
+      expect((await next.archive.results('r1')).errors?.velero?.join()).toContain(
+        'is other-uid now',
+      );
     });
   });
 
