@@ -264,7 +264,9 @@ class TreeRestore {
       const { inPlace } = this.#options;
       const { descriptor } = directory;
       const dropsLists = directory.isMade && directory.givesLists;
-      const wanted = { ...self, dropsLists, isExact: inPlace?.isExact };
+      // The owner of the target may have set attributes of its root.
+      const isExact = inPlace?.isExact === true && directory.shown !== this.#rootShown;
+      const wanted = { ...self, dropsLists, isExact };
       const isSame =
         !directory.isNew &&
         (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), wanted));

@@ -308,7 +308,10 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     away.reject(new Error('the bucket does not answer'));
     await client.delete(BACKUP_STORAGE_LOCATIONS, location);
     startServer();
-    expect(String((await Promise.all(others))[0])).toContain('velero/hangs does not exist');
+    // On a busy machine the first server has said already that its storage does not answer.
+    expect(String((await Promise.all(others))[0])).toMatch(
+      /velero\/hangs (does not exist|hang while they are prepared)/,
+    );
     for (let i = 0; i < 20; i++) {
       await client.delete(BACKUP_REPOSITORIES, repositoryOf(`hangs-${i}-hangs-kopia`));
     }

@@ -206,7 +206,7 @@ function different(
     if (!isWithin(mode) && isBlocked(path)) continue;
     const now = after.get(path);
     if (mode === 'never' && isSame(now, before.get(path))) continue;
-    const isMerge = !isWithin(mode) && before.has(path);
+    const isMerge = (!isWithin(mode) || path === '') && before.has(path);
     const isExact = isLoose || mode === 'never' || hasAttributes(now, entry, isMerge);
     if (!isSame(now, entry) || !isExact) {
       lines.push(`${JSON.stringify(path)}: ${shown(now)} is not ${shown(entry)}`);

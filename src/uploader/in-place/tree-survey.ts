@@ -139,7 +139,8 @@ export class TreeSurvey {
     path: string,
   ): Promise<void> {
     const { files, options, report, repository } = this.#parts;
-    const wanted = { ...restored(entry, options), isExact: files.isExact };
+    // The owner of the target may have set attributes of its root.
+    const wanted = { ...restored(entry, options), isExact: files.isExact && path !== '' };
     const pinned = await pinnedAt(directory.descriptor);
     if (await hasAllAttributes(repository, pinned, wanted)) return;
     if (this.#task === 'count') {

@@ -112,7 +112,7 @@ const volumeOf = (namespace: string, more: object = {}): StoredItem =>
       accessModes: ['ReadWriteOnce'],
       nfs: { server: 's', path: '/' },
       persistentVolumeReclaimPolicy: 'Retain',
-      claimRef: { namespace, name: 'data', uid: `old-${namespace}/data` },
+      claimRef: { namespace, name: 'data', uid: `old-${namespace}.data` },
       ...more,
     },
   });

@@ -16,10 +16,10 @@ const NFS = { server: 'nas', path: '/data' };
 const REF = { kind: 'PersistentVolumeClaim', namespace: 'shop', name: 'data' };
 const RETAINED = { persistentVolumeReclaimPolicy: 'Retain' };
 
-/** As in the backup: bound to `shop/data`, whose UID was `old-shop/data`. */
+/** As in the backup: bound to `shop/data`, whose UID was `old-shop.data`. */
 const volume = (spec: object = { nfs: NFS }): StoredItem =>
   stored('persistentvolumes', 'pv', {
-    spec: { ...RETAINED, claimRef: { ...REF, uid: 'old-shop/data' }, ...spec },
+    spec: { ...RETAINED, claimRef: { ...REF, uid: 'old-shop.data' }, ...spec },
     status: { phase: 'Bound' },
   });
 const claim = (): StoredItem =>
@@ -30,7 +30,7 @@ const claim = (): StoredItem =>
 
 /** With the volume as its claim left it. */
 function clusterWith(phase: string, spec: object = { nfs: NFS }, metadata = {}): RestoreCluster {
-  const claimRef = { ...REF, uid: 'old-shop/data', resourceVersion: '7' };
+  const claimRef = { ...REF, uid: 'old-shop.data', resourceVersion: '7' };
   const pv = {
     apiVersion: 'v1',
     kind: 'PersistentVolume',
@@ -189,7 +189,7 @@ describe('a claim whose volume was released and kept', () => {
     const specOf = (name: string) => ({
       ...RETAINED,
       nfs: { server: 'nas', path: `/${name}` },
-      claimRef: { ...REF, name, uid: `old-shop/${name}` },
+      claimRef: { ...REF, name, uid: `old-shop.${name}` },
     });
     const cluster = new RestoreCluster();
     for (const name of names) {
@@ -255,7 +255,7 @@ describe('a claim that cannot bind is an error, and the volume stays as it is', 
   const mapping = { spec: { namespaceMapping: { shop: 'copy' } } };
   const original: KubeObject = {
     ...claim().object,
-    metadata: { ...claim().object.metadata, uid: 'old-shop/data' },
+    metadata: { ...claim().object.metadata, uid: 'old-shop.data' },
   };
 
   it.each<[string, () => RestoreCluster, Run, string]>([
@@ -324,6 +324,6 @@ describe('a claim that cannot bind is an error, and the volume stays as it is', 
     const cluster = clusterWith('Bound').namespaces('shop');
     cluster.add('persistentvolumeclaims', original);
     expect((await run(cluster)).errors).toEqual({});
-    expect(refOf(cluster)).toMatchObject({ uid: 'old-shop/data' });
+    expect(refOf(cluster)).toMatchObject({ uid: 'old-shop.data' });
   });
 });

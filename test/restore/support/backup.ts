@@ -69,7 +69,7 @@ export function stored(type: string, id: string, more: object = {}): StoredItem 
     kind: KINDS[plural] ?? plural,
     metadata: {
       ...place,
-      uid: `old-${id}`,
+      uid: `old-${id.replace('/', '.')}`,
       resourceVersion: '77',
       creationTimestamp: '2025-01-01T00:00:00Z',
       ...metadata,

@@ -61,7 +61,7 @@ export function backedUp(random: Random): BackedUp {
       spec: {
         csi: { driver: 'csi.simulated', volumeHandle: `old-${pvcName}` },
         persistentVolumeReclaimPolicy: 'Retain',
-        claimRef: { namespace: pvcNamespace, name: pvcName, uid: `old-${id}` },
+        claimRef: { namespace: pvcNamespace, name: pvcName, uid: `old-${id.replace('/', '.')}` },
       },
     });
     volumeInfos.push({
