@@ -278,7 +278,7 @@ export class Decider<M extends Movement> {
     return ageMsOf(record.claimSeen);
   }
 
-  /** Watches the data path of this agent's CR. Returns the milliseconds since data last moved. */
+  /** Watches the data path of this agent's CR. Milliseconds since its mover last reported. */
   #stalledMs(movement: M, pod: PodFact): number {
     const { slots, settings, direction } = this.#options;
     if (moverNodeOf(movement) !== settings.node) return 0;

@@ -117,7 +117,7 @@ export class Ending<M extends Movement> {
     const { writer, turns, prepareTimeoutMs, heardMs } = this.#options;
     const { uid } = movement.metadata;
     const lateMs = turns.sinceMs(uid, 'timedOut');
-    // The step itself writes notes on the CR, so read it again. By then, it may have ended.
+    // The step itself writes notes on the CR, so read it again. The CR may have ended meanwhile.
     const current = writer.current(movement.metadata);
     if (current?.metadata.uid !== uid || !isSameStage(current, movement)) return false;
     if (writer.isRefusing) await writer.touch(current);

@@ -83,7 +83,8 @@ export interface UnfinishedPuts {
 
 /**
  * Named bytes in storage. Every implementation promises (the suite in test/contract tests it):
- * - `putBlob` is atomic: others see the old bytes or the new bytes. It overwrites.
+ * - `putBlob` is atomic: others see the old bytes or the new bytes. An existing blob is
+ *   overwritten.
  * - Every later `getBlob` and `listBlobs` sees the put.
  * - `getBlob` and `getMetadata` of a missing blob throw `BLOB_NOT_FOUND`. A range outside of the
  *   blob throws `INVALID_RANGE`. `deleteBlob` of a missing blob succeeds.

@@ -32,7 +32,7 @@ const ownResources = (): Resources => {
   };
 };
 
-/** By then most allocations of the start are garbage. */
+/** Most allocations of the start are garbage after this time. */
 const FIRST_MS = 3000;
 const EVERY_MS = 30_000;
 /** Share of one core. A busier process is at work, and V8 collects by itself. Our choice. */

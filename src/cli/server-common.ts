@@ -16,7 +16,7 @@ export interface Common {
   /** For credentials files. */
   readonly directory: string;
   readonly plugins: ServerPlugins | undefined;
-  /** One watch of Backups, shared by all controllers. */
+  /** All controllers share this watch of Backups. */
   readonly backups: SharedBackups;
   /** For operations of backups and restores, shared by both controllers. */
   readonly operationMetrics?: OperationMetrics;

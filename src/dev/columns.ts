@@ -4,7 +4,7 @@ import { humanDuration } from './human-duration.ts';
 import { DEFAULT_STORAGE_CLASS } from './resources.ts';
 import type { Stored } from './store.ts';
 
-/** One column of `kubectl get`, in the form of the API server. */
+/** A column of `kubectl get`, in the form of the API server. */
 export interface Column {
   readonly name: string;
   readonly type?: string;

@@ -1,4 +1,3 @@
-import { createLimiter } from '../../base/index.ts';
 import type { Body } from '../bucket.ts';
 import type { BlobId, PutOptions, SignalOptions } from '../storage.ts';
 import { type LongPut, type PartsRules, tooLong } from './remote-storage.ts';
@@ -28,29 +27,25 @@ export async function putInParts(
   const begun = await put.retry(() => begin({ signal, doNotRecreate: put.isExclusive }), signal);
   const stop = new AbortController();
   const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
-  const limiter = createLimiter(partsAtOnce);
   const running = new Set<Promise<void>>();
-  const failures: unknown[] = [];
   try {
     let index = 0;
     for await (const data of inParts(pieces, partBytes)) {
       // Waiting parts stay in memory, so their number is limited.
       while (running.size >= partsAtOnce) await Promise.race(running);
-      if (failures.length > 0) throw failures[0];
-      signal?.throwIfAborted();
+      own.throwIfAborted();
       if (index === partsMax) throw tooLong(id, storage);
       const at = index++;
-      const task = limiter
-        .run(() => put.retry(() => begun.part(at, data, { signal: own }), own))
+      const task = put
+        .retry(() => begun.part(at, data, { signal: own }), own)
         .catch((error: unknown) => {
-          failures.push(error);
           stop.abort(error);
         })
         .finally(() => running.delete(task));
       running.add(task);
     }
     await Promise.all(running);
-    if (failures.length > 0) throw failures[0];
+    own.throwIfAborted();
     await put.exclusively((doNotRecreate) =>
       put.retry(() => begun.complete({ signal, doNotRecreate }), signal),
     );

@@ -172,7 +172,7 @@ function orderedResourcesValue(text: string): Record<string, string> {
   return Object.fromEntries(entries);
 }
 
-/** One record of CSV. A quoted field may contain the separator, and doubled quotes. */
+/** Splits a record of CSV. A quoted field may contain the separator, and doubled quotes. */
 function csvOf(text: string, sign: string): string[] {
   if (text === '') return [];
   const fields: string[] = [];

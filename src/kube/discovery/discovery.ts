@@ -161,8 +161,8 @@ async function load(
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');
 
 /**
- * One version of each resource: the preferred version of its group, or the first if that lacks the
- * resource. Source: client-go, discovery/discovery_client.go, ServerPreferredResources.
+ * Chooses a version of each resource: the preferred version of its group, or the first if that
+ * lacks the resource. Source: client-go, discovery/discovery_client.go, ServerPreferredResources.
  */
 function listsOf({ groups }: Served, hasAllVersions: boolean): ServedVersion[] {
   const lists = groups.flatMap(({ preferredVersion, versions }) => {
