@@ -29,8 +29,8 @@ export interface ToldResult {
 
 /**
  * The result that a data mover of Longshore reports in an Event. The termination message says the
- * same, but the kubelet reports that message a second or more later. Undefined for other Events, for
- * Velero's movers, and for an invalid result.
+ * same, but the kubelet reports that message a second or more later. Undefined for other Events,
+ * for Velero's movers, and for an invalid result.
  */
 export function toldResultOf({ metadata, reason, message = '' }: Event): ToldResult | undefined {
   const pod = metadata.annotations?.[MOVER_POD];

@@ -3,7 +3,7 @@ import type { ServerController } from './server.ts';
 /** The signal of a leadership, and a check to call right before each write. */
 export type LeadParts = readonly [signal: AbortSignal, assertLeading: () => void];
 
-/** One period of leadership of a controller. */
+/** A period of leadership of a controller. */
 export interface Lead {
   /** Runs until the signal aborts it. */
   run(): Promise<void>;

@@ -15,7 +15,7 @@ export interface WatchedObjects<T extends KubeObject> extends AsyncDisposable {
 }
 
 /**
- * One watch of a kind, shared by controllers. The first user opens it, and the last one closes it.
+ * A watch of a kind, shared by controllers. The first user opens it, and the last one closes it.
  */
 export class SharedObjects<T extends KubeObject> {
   readonly #options: SharedObjectsOptions<T>;

@@ -36,7 +36,7 @@ export function readFileInto(
     try {
       // The file may have been replaced since the listing, by a pipe or a device.
       if (!fstatSync(descriptor).isFile()) throw new Error(NO_LONGER_REGULAR);
-      // One byte more than expected shows that the file grew.
+      // A byte more than expected shows that the file grew.
       let length = 0;
       while (length <= sizeBytes) {
         const wanted = sizeBytes + 1 - length;

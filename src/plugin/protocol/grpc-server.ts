@@ -117,7 +117,7 @@ export class GrpcServer {
     const controller = new AbortController();
     this.#calls.set(stream, controller);
     const closed = new Promise<void>((resolve) => {
-      // By then the host has the answer, or no longer waits.
+      // When the stream closes, the host has the answer or no longer waits.
       stream.on('close', () => {
         if (!controller.signal.aborted) controller.abort(new CanceledError('user'));
         resolve();

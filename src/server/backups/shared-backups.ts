@@ -12,7 +12,7 @@ export interface SharedBackupsOptions {
 
 export type WatchedBackups = WatchedObjects<Backup>;
 
-/** One watch of all Backups for all controllers. */
+/** A watch of all Backups for all controllers. */
 export class SharedBackups {
   /** Tracks the writers of backup files. */
   readonly writers = new FileWriters();

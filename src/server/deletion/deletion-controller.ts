@@ -85,7 +85,7 @@ interface Ended {
   readonly errors: readonly string[];
 }
 
-/** One period of leadership. */
+/** A period of leadership. */
 class DeletionRun {
   readonly #options: DeletionControllerOptions;
   readonly #signal: AbortSignal;

@@ -88,7 +88,7 @@ type Answer =
 /** With the UID of the request: a newer request of that name may want another file. */
 type Answered = Answer & { readonly uid: string };
 
-/** One period of leadership. */
+/** A period of leadership. */
 class DownloadRun {
   readonly #options: DownloadControllerOptions;
   readonly #signal: AbortSignal;

@@ -75,7 +75,7 @@ interface Validated {
   readonly problem: Error | undefined;
 }
 
-/** One period of leadership. */
+/** A period of leadership. */
 class LocationRun {
   readonly #options: LocationControllerOptions;
   readonly #signal: AbortSignal;

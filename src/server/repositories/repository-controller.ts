@@ -81,7 +81,7 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
   }
 }
 
-/** One period of leadership. */
+/** A period of leadership. */
 class RepositoryRun {
   readonly #options: RepositoryControllerOptions;
   readonly #signal: AbortSignal;

@@ -11,7 +11,7 @@ export interface SharedRestoresOptions {
 
 export type WatchedRestores = WatchedObjects<Restore>;
 
-/** One watch of all Restores for all controllers. */
+/** A watch of all Restores for all controllers. */
 export class SharedRestores {
   readonly #objects: SharedObjects<Restore>;
 

@@ -139,7 +139,7 @@ interface Known {
   warnedOf?: string | undefined;
 }
 
-/** One period of leadership. */
+/** A period of leadership. */
 class ScheduleRun {
   readonly #options: ScheduleControllerOptions;
   readonly #signal: AbortSignal;

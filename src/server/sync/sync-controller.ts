@@ -99,7 +99,7 @@ interface Known {
 /** Work that is due for a location. Each sync extends locks, too. */
 type Due = 'sync' | 'locks';
 
-/** One period of leadership. */
+/** A period of leadership. */
 class SyncRun {
   readonly #options: SyncControllerOptions;
   readonly #signal: AbortSignal;

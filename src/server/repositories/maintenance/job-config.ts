@@ -21,7 +21,7 @@ const selector = z.object({
 });
 
 /**
- * One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Unknown
+ * A value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Unknown
  * keys belong to later versions.
  */
 const schema = z.looseObject({

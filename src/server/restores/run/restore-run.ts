@@ -128,7 +128,7 @@ const ITEM_PATIENCE_MS = 20 * 60_000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 const CLAIMS = 'v1/PersistentVolumeClaim';
 
-/** One run of one restore: reads the backup, creates objects, and stores the files. */
+/** A run of a restore: reads the backup, creates objects, and stores the files. */
 export class RestoreRun {
   readonly #request: RestoreRequest;
   readonly #parts: RunParts;
