@@ -44,12 +44,12 @@ const LONGEST = [
   'uploader/unchanged',
   'cli/cli',
   'cli/password',
-  'cli/connections',
-  'cli/output',
-  'cli/refused-targets',
+  'cli/repository/connections',
+  'cli/output/streams',
+  'cli/restore/refused-targets',
   'blob/listings',
-  'cli/node-agent',
-  'cli/node-agent-watch',
+  'cli/node-agent/verb',
+  'cli/node-agent/watch',
 ];
 
 class LongestFirst extends BaseSequencer {

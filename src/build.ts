@@ -100,7 +100,7 @@ async function buildPlugin(): Promise<string[]> {
   const name = (part: string): string => `${out}/plugin-${part}.js`;
   const used: string[] = [];
   for (const part of ['main', 'actions']) {
-    const entryPoints = { [`plugin-${part}`]: `${root}src/cli/plugin-${part}.ts` };
+    const entryPoints = { [`plugin-${part}`]: `${root}src/cli/plugin/plugin-${part}.ts` };
     // Keeps statements on their own lines, because the search for imports works by line.
     used.push(...(await bundle({ entryPoints, ...small })));
   }

@@ -56,7 +56,7 @@ export interface ServingFlags {
   readonly daemonSet?: string | undefined;
 }
 
-/** Data movers without the flag: Longshore's (default of cli/node-agent.ts) and Velero's. */
+/** Data movers without the flag: Longshore's (default of cli/node-agent/verb.ts) and Velero's. */
 const OWN_MOVERS = 'velero,longshore';
 const VELERO_MOVERS = 'velero';
 const DEFAULT_SELECTOR = 'role=node-agent';

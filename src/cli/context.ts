@@ -19,13 +19,13 @@ import {
   planMemory,
   type Repository,
 } from '../repository/index.ts';
-import { type Life, watchEnd } from './ending.ts';
+import { type Life, watchEnd } from './hung-exit.ts';
 import { ExitCode } from './exit.ts';
-import type { OutputFlags } from './output-form.ts';
+import type { OutputFlags } from './output/format-options.ts';
 import { PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
-import { createTerminalLogger, printable } from './terminal.ts';
-import type { TimeFlags } from './times.ts';
+import { createTerminalLogger, printable } from './output/terminal.ts';
+import type { TimeFlags } from './output/time-text.ts';
 import { UsageError } from './usage-error.ts';
 import { createThreadPool } from '../workers/index.ts';
 

@@ -1,7 +1,7 @@
 import { endProcess } from '../base/index.ts';
 import { ExitCode } from './exit.ts';
-import { leaveDespiteOutput } from './leave.ts';
-import { finishOutput, guardOutput } from './output.ts';
+import { leaveDespiteOutput } from './output/exit-despite-output.ts';
+import { finishOutput, guardOutput } from './output/streams.ts';
 import { startDerivingKey } from './head-start.ts';
 
 /** Time for sockets to close and threads to end. */

@@ -1,6 +1,6 @@
 import { Command, Option } from 'commander';
 import type { CommonOptions } from './context.ts';
-import { type RepositoryFlags, resolveRepository } from './connection.ts';
+import { type RepositoryFlags, resolveRepository } from './repository/connection.ts';
 import { UsageError } from './usage-error.ts';
 
 /** Adds common options. `isNew`: a new repository, never the current connection. */

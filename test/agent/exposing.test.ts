@@ -4,7 +4,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import { OffsetClock, SECOND_NS, systemClock } from '../../src/base/index.ts';
-import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/dev-environment.ts';
+import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,

@@ -1,7 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { SIMULATED_DRIVER, STORAGE_CLASS } from '../../src/dev/index.ts';
 import {
   type KubeObject,

@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS, VOLUME_SNAPSHOTS } from '../../src/kube/index.ts';
-import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/dev-environment.ts';
+import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { getSnapshot } from '../../src/snapshot/index.ts';
 import { FROZEN_TAG } from '../../src/uploader/previous-entries.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';

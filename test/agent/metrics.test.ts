@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { randomBytes } from '../../src/base/index.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { STAND_IN } from '../../src/dev/index.ts';
 import {
   EVENTS,

@@ -12,7 +12,7 @@ import {
   PVCS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 

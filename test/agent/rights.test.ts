@@ -10,8 +10,8 @@ import { parseAllDocuments } from 'yaml';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import type { Movement } from '../../src/agent/movement.ts';
 import { CodedError, silentLogger } from '../../src/base/index.ts';
-import { moverLogStore } from '../../src/cli/mover-log-store.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import { moverLogStore } from '../../src/cli/node-agent/mover-log-store.ts';
+import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STAND_IN, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {

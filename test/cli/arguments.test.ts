@@ -61,7 +61,7 @@ it('nothing of what others wrote reaches a terminal as it is', () => {
 });
 
 it('a table may have more rows than a call takes parameters', () => {
-  const terminal = new URL('../../src/cli/terminal.ts', import.meta.url).href;
+  const terminal = new URL('../../src/cli/output/terminal.ts', import.meta.url).href;
   const script = `import(${JSON.stringify(terminal)}).then(({ printTable }) => printTable(['A'], Array(300000).fill(['x'])))`;
   const { status, stderr } = spawnSync(process.execPath, ['-e', script], {
     encoding: 'utf8',

@@ -10,7 +10,7 @@ const run = (before: string, end: string): SpawnSyncReturns<string> =>
     [
       '--input-type=module',
       '-e',
-      `import { leaveDespiteOutput } from '${SOURCES}cli/leave.ts';
+      `import { leaveDespiteOutput } from '${SOURCES}cli/output/exit-despite-output.ts';
       import { posix } from '${SOURCES}base/index.ts';
       leaveDespiteOutput();
       ${before};

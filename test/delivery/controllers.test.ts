@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { kustomized, type Manifest } from '../../src/cli/install/kustomize.ts';
-import { chosenControllers, CONTROLLERS } from '../../src/cli/server-controllers.ts';
+import { chosenControllers, CONTROLLERS } from '../../src/cli/server/controllers.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const MANIFESTS = join(ROOT, 'manifests');

@@ -17,7 +17,7 @@ const PORT = 29_600;
 
 /** Another test follows it, with a cluster of its own. */
 const FOLLOWED_ELSEWHERE: Readonly<Record<string, string>> = {
-  'docs/try-kubernetes.md': 'test/cli/try-kubernetes.test.ts',
+  'docs/try-kubernetes.md': 'test/cli/demo/try-kubernetes.test.ts',
 };
 
 describe('pages with commands', () => {

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { format } from 'prettier';
 import { expect, it } from 'vitest';
-import { commandReference } from '../../src/cli/reference.ts';
+import { commandReference } from '../../src/cli/reference/reference.ts';
 import { createProgram } from '../../src/cli/run.ts';
 
 it('docs/cli.md says what --help says (npm run build:docs)', async () => {

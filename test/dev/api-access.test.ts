@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
-import { DevEnvironment } from '../../src/cli/dev-environment.ts';
+import { DevEnvironment } from '../../src/cli/demo/dev-environment.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import { connectToCluster, PODS, waitFor } from '../../src/kube/index.ts';
 import { peer } from '../support/real-api.ts';

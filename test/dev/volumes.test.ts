@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { isCode } from '../../src/base/index.ts';
-import { DevEnvironment } from '../../src/cli/dev-environment.ts';
+import { DevEnvironment } from '../../src/cli/demo/dev-environment.ts';
 import { PODS, PVS, waitFor } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { recordingLogger } from '../support/repositories.ts';

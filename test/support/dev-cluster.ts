@@ -3,7 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import { type Clock, isCode, type Logger, silentLogger } from '../../src/base/index.ts';
-import { DEV_NAMESPACE, DevEnvironment, type RunningAgent } from '../../src/cli/dev-environment.ts';
+import {
+  DEV_NAMESPACE,
+  DevEnvironment,
+  type RunningAgent,
+} from '../../src/cli/demo/dev-environment.ts';
 import { type DevCluster, STORAGE_CLASS } from '../../src/dev/index.ts';
 import {
   DATA_DOWNLOADS,

@@ -7,7 +7,7 @@ import {
   isMovementOver,
   waitFor,
 } from '../../kube/index.ts';
-import { printable, printLine } from '../terminal.ts';
+import { printable, printLine } from '../output/terminal.ts';
 import type { Session } from './session.ts';
 
 /** Must exceed `--fence-timeout`: a disconnected data mover delays the CR's end that long. */

@@ -2,7 +2,7 @@ import { CodedError, isCode } from '../../base/index.ts';
 import { type KubeObject, waitFor } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../server/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { printText } from '../output.ts';
+import { printText } from '../output/streams.ts';
 import { cancelInPlace, isClaimName } from './cancel-in-place.ts';
 import { findNamed, isRunOver, type Noun, phaseOf } from './noun.ts';
 import { withSession } from './session.ts';

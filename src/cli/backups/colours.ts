@@ -1,7 +1,7 @@
 import { environment } from '../../config/index.ts';
 import type { Tone } from '../../kube/index.ts';
-import { printText } from '../output.ts';
-import { printable } from '../terminal.ts';
+import { printText } from '../output/streams.ts';
+import { printable } from '../output/terminal.ts';
 
 const CODES: Readonly<Record<Tone, string>> = { good: '32', doubtful: '33', bad: '31', plain: '' };
 

@@ -1,7 +1,7 @@
 import { ageText, parseGoTime, selectorOf } from '../../base/index.ts';
-import { numberText } from '../amounts.ts';
-import type { Column } from '../table.ts';
-import { timeText } from '../times.ts';
+import { numberText } from '../output/numbers.ts';
+import type { Column } from '../output/table.ts';
+import { timeText } from '../output/time-text.ts';
 import { itemsOf, phaseOf, type Run } from './noun.ts';
 import type { Schedule } from './specs.ts';
 

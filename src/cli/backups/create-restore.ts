@@ -7,7 +7,7 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import { leftOutText, newestProven, ofSchedule, scheduleUidOf } from '../../restore/index.ts';
-import { printLine } from '../terminal.ts';
+import { printLine } from '../output/terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
 import { type Session, withSession } from './session.ts';

@@ -8,7 +8,7 @@ import {
   type Resource,
   VOLUME_SNAPSHOT_LOCATIONS,
 } from '../../kube/index.ts';
-import { printJson, printLine, setDocumentFormat } from '../terminal.ts';
+import { printJson, printLine, setDocumentFormat } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';
 import { BACKUP, findNamed, type Noun, phaseOf, SCHEDULE } from './noun.ts';
 import { type Session, withSession } from './session.ts';

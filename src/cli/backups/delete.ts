@@ -21,9 +21,9 @@ import {
   NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
-import { countOf } from '../amounts.ts';
+import { countOf } from '../output/numbers.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { printable, printLine } from '../terminal.ts';
+import { printable, printLine } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';
 import { BACKUP, type Noun } from './noun.ts';
 import {

@@ -1,7 +1,7 @@
 import type { MovementDescription } from '../../agent/index.ts';
 import { resultEntries } from '../../archive/index.ts';
 import { hasMovementFailed, isMovementWaiting } from '../../kube/index.ts';
-import { averageRate, secondsLeft } from '../status-rows.ts';
+import { averageRate, secondsLeft } from '../output/progress-rows.ts';
 import { type DescribedVolume, loadStored, loadVolumes, storedVolume } from './described.ts';
 import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';

@@ -1,10 +1,10 @@
 import { formatBytes } from '../../base/index.ts';
 import { hasMovementFailed, MOVING_FIRST, type Tone, toneOf } from '../../kube/index.ts';
-import { countOf, numberText } from '../amounts.ts';
+import { countOf, numberText } from '../output/numbers.ts';
 import { formatElapsed } from '../progress/lines.ts';
-import type { Column } from '../table.ts';
-import { fittingTable, wideTable } from '../table.ts';
-import { formatDuration, printable, terminalWidth } from '../terminal.ts';
+import type { Column } from '../output/table.ts';
+import { fittingTable, wideTable } from '../output/table.ts';
+import { formatDuration, printable, terminalWidth } from '../output/terminal.ts';
 import { paint } from './colours.ts';
 import { expiryCell, selectorCell, timeCell } from './columns.ts';
 import type { DescribedVolume } from './described.ts';

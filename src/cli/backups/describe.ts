@@ -1,6 +1,6 @@
 import type { ClusterFlags } from '../cluster.ts';
-import { isOutputOpen, writeOutput } from '../output.ts';
-import { printJson, setDocumentFormat } from '../terminal.ts';
+import { isOutputOpen, writeOutput } from '../output/streams.ts';
+import { printJson, setDocumentFormat } from '../output/terminal.ts';
 import { byPrefixAndTime } from './columns.ts';
 import { describeRun, type DescribedRun } from './describe-run.ts';
 import { runLines } from './describe-text.ts';

@@ -14,10 +14,10 @@ import {
 } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
-import { keysIn, type PasswordFileFlags, passwordsIn } from '../archive-keys.ts';
+import { keysIn, type PasswordFileFlags, passwordsIn } from '../repository/archive-keys.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
-import { printLine } from '../terminal.ts';
+import { printLine } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';
 import { withBucketOf } from './bucket.ts';
 import { BACKUP, findNamed } from './noun.ts';

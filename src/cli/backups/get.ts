@@ -1,9 +1,9 @@
 import { apiVersionOf, type KubeObject, validLabel } from '../../kube/index.ts';
 import { formatBytes, isCode, lookup } from '../../base/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { printText } from '../output.ts';
-import type { Column } from '../table.ts';
-import { printable, printJson, printTable, setDocumentFormat } from '../terminal.ts';
+import { printText } from '../output/streams.ts';
+import type { Column } from '../output/table.ts';
+import { printable, printJson, printTable, setDocumentFormat } from '../output/terminal.ts';
 import {
   BACKUP_COLUMNS,
   backupCells,

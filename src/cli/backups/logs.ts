@@ -7,7 +7,7 @@ import {
 import { CodedError, isCode, printable } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { isOutputOpen, writeOutput } from '../output.ts';
+import { isOutputOpen, writeOutput } from '../output/streams.ts';
 import { withBucketOf } from './bucket.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { BACKUP, findNamed, type Noun, phaseOf, RESTORE, type Run } from './noun.ts';

@@ -1,4 +1,4 @@
-import { printFact } from '../terminal.ts';
+import { printFact } from '../output/terminal.ts';
 import { byPrefixAndTime } from './columns.ts';
 import { BACKUP, RESTORE, SCHEDULE } from './noun.ts';
 import { withSession } from './session.ts';

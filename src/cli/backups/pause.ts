@@ -1,5 +1,5 @@
 import type { ClusterFlags } from '../cluster.ts';
-import { printLine } from '../terminal.ts';
+import { printLine } from '../output/terminal.ts';
 import { readFlags } from './flag-values.ts';
 import { SCHEDULE } from './noun.ts';
 import {

@@ -1,8 +1,13 @@
 import type { KubeObject, Tone } from '../../kube/index.ts';
 import type { RehearsalResult, RehearsedItem, RehearsalNote } from '../../restore/index.ts';
 import { ExitCode } from '../exit.ts';
-import { writeOutput } from '../output.ts';
-import { type DocumentFormat, printable, printJson, setDocumentFormat } from '../terminal.ts';
+import { writeOutput } from '../output/streams.ts';
+import {
+  type DocumentFormat,
+  printable,
+  printJson,
+  setDocumentFormat,
+} from '../output/terminal.ts';
 import { paint } from './colours.ts';
 import { rehearse } from './rehearse.ts';
 import type { Session } from './session.ts';

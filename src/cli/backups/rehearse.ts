@@ -22,9 +22,9 @@ import {
 import { inPlaceHindrance } from '../../exposer/index.ts';
 import { RehearsedRun } from '../../server/index.ts';
 import { parsePolicyConfigMap } from '../../volume-policy/index.ts';
-import { backupServerOf } from '../policy-check-server.ts';
+import { backupServerOf } from '../policy/check-server.ts';
 import { VERSION } from '../version.ts';
-import { restorePoliciesOf } from '../server-restores.ts';
+import { restorePoliciesOf } from '../server/restores.ts';
 import { withBucketOf } from './bucket.ts';
 import { BACKUP } from './noun.ts';
 import type { Session } from './session.ts';

@@ -31,11 +31,11 @@ import {
 } from '../../kube/index.ts';
 import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { stdoutTerminal } from '../live-block.ts';
-import { writeOutput } from '../output.ts';
-import { maxWriteBytes } from '../restore-in-place.ts';
-import { RecentRates } from '../status-rows.ts';
-import { printable, printJson, printLine } from '../terminal.ts';
+import { stdoutTerminal } from '../output/live-block.ts';
+import { writeOutput } from '../output/streams.ts';
+import { maxWriteBytes } from '../restore/in-place.ts';
+import { RecentRates } from '../output/progress-rows.ts';
+import { printable, printJson, printLine } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';
 import { withBucketOf } from './bucket.ts';
 import { isLive } from './colours.ts';

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { withOutputForm } from '../output-form.ts';
+import { withOutputForm } from '../output/format-options.ts';
 import { JSON_OPTION } from '../program.ts';
 import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addRestoreSpecFlags } from './spec-flags.ts';

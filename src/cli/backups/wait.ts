@@ -11,12 +11,12 @@ import {
   REFUSED_MS,
   toneOf,
 } from '../../kube/index.ts';
-import { countOf } from '../amounts.ts';
-import { stdoutTerminal } from '../live-block.ts';
-import { writeOutput } from '../output.ts';
+import { countOf } from '../output/numbers.ts';
+import { stdoutTerminal } from '../output/live-block.ts';
+import { writeOutput } from '../output/streams.ts';
 import { formatElapsed } from '../progress/lines.ts';
-import { RecentRates } from '../status-rows.ts';
-import { printable } from '../terminal.ts';
+import { RecentRates } from '../output/progress-rows.ts';
+import { printable } from '../output/terminal.ts';
 import { isLive, printPainted } from './colours.ts';
 import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';

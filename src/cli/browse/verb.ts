@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
-import { withOutputForm } from '../output-form.ts';
+import { withOutputForm } from '../output/format-options.ts';
 import { JSON_OPTION } from '../program.ts';
 import type { BrowseFlags } from './browse.ts';
 

@@ -4,10 +4,10 @@ import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import { writeTar, type NewTarEntry } from '../../archive/index.ts';
 import { CodedError, formatBytes, systemCode, toDate, unixSeconds } from '../../base/index.ts';
-import { countOf } from '../amounts.ts';
+import { countOf } from '../output/numbers.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
-import { printable, printLine } from '../terminal.ts';
+import { printable, printLine } from '../output/terminal.ts';
 import { VERSION } from '../version.ts';
 import { bundleOf } from './bundle.ts';
 

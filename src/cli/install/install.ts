@@ -9,8 +9,8 @@ import {
 } from '../../kube/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
-import { printText } from '../output.ts';
-import { stringify } from '../yaml.ts';
+import { printText } from '../output/streams.ts';
+import { stringify } from '../output/yaml.ts';
 import { loadAssets } from './assets.ts';
 import type { Manifest } from './kustomize.ts';
 import { apply, findObject, until, untilServed } from './objects.ts';

@@ -16,7 +16,7 @@ import {
 import { CANCEL_ANNOTATION, isPasswordWellKnown } from '../../server/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
-import { printText } from '../output.ts';
+import { printText } from '../output/streams.ts';
 import { durationFlagMs, UsageError } from '../usage-error.ts';
 import { loadAssets } from './assets.ts';
 import { isInstalled, othersIn } from './install.ts';

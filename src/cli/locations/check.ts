@@ -8,14 +8,14 @@ import { isCanceled, messageOf } from '../../base/index.ts';
 import { parseBackupStorageLocation } from '../../config/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES, SIGNED } from '../../kube/index.ts';
 import { loadLocation } from '../../repository-access/index.ts';
-import { countOf } from '../amounts.ts';
+import { countOf } from '../output/numbers.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';
 import type { Run } from '../backups/noun.ts';
 import { type Session, withSession } from '../backups/session.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { ExitCode } from '../exit.ts';
-import type { OutputFlags } from '../output-form.ts';
-import { printable, printJson, printLine, printTable } from '../terminal.ts';
+import type { OutputFlags } from '../output/format-options.ts';
+import { printable, printJson, printLine, printTable } from '../output/terminal.ts';
 
 export interface CheckLocationFlags extends ClusterFlags, OutputFlags {
   all?: boolean;

@@ -7,9 +7,9 @@ import {
 import { timeCell } from '../backups/columns.ts';
 import { withSession } from '../backups/session.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { printText } from '../output.ts';
-import type { Column } from '../table.ts';
-import { printable, printJson, printTable, setDocumentFormat } from '../terminal.ts';
+import { printText } from '../output/streams.ts';
+import type { Column } from '../output/table.ts';
+import { printable, printJson, printTable, setDocumentFormat } from '../output/terminal.ts';
 
 export interface GetLocationFlags extends ClusterFlags {
   output?: 'json' | 'yaml' | 'wide' | 'name' | 'table';

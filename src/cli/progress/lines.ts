@@ -1,5 +1,5 @@
 import { formatBytes } from '../../base/index.ts';
-import { countOf, numberText } from '../amounts.ts';
+import { countOf, numberText } from '../output/numbers.ts';
 import type { Amount, Figures, Total } from './figures.ts';
 
 /** Below this number of columns, numbers are shorter. */

@@ -1,7 +1,7 @@
 import { Option } from 'commander';
 import { printable } from '../../base/index.ts';
 import { environment } from '../../config/index.ts';
-import { startLiveLine } from '../terminal.ts';
+import { startLiveLine } from '../output/terminal.ts';
 import { type Figures, ProgressTracker, type Sample } from './figures.ts';
 import { jsonText, liveText, plainText } from './lines.ts';
 

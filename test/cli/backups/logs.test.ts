@@ -10,8 +10,8 @@ import { silentLogger } from '../../../src/base/index.ts';
 import type { MoverLogStore } from '../../../src/agent/index.ts';
 import { BackupArchive } from '../../../src/archive/index.ts';
 import { openBucket } from '../../../src/blob/index.ts';
-import { moverLogStore } from '../../../src/cli/mover-log-store.ts';
-import type { RunningAgent } from '../../../src/cli/dev-environment.ts';
+import { moverLogStore } from '../../../src/cli/node-agent/mover-log-store.ts';
+import type { RunningAgent } from '../../../src/cli/demo/dev-environment.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,

@@ -18,7 +18,7 @@ import {
   POD_VOLUME_BACKUPS,
   RESTORES,
 } from '../../../src/kube/index.ts';
-import { averageRate } from '../../../src/cli/status-rows.ts';
+import { averageRate } from '../../../src/cli/output/progress-rows.ts';
 import { Api } from './support/api.ts';
 import { newMovement } from '../support/movements.ts';
 import { withCalls } from '../../support/with-calls.ts';

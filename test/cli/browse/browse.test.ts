@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { DEV_PASSWORD } from '../../../src/cli/dev-environment.ts';
+import { DEV_PASSWORD } from '../../../src/cli/demo/dev-environment.ts';
 import { BACKUPS, DATA_UPLOADS } from '../../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { imageOf } from '../../device-files/image.ts';

@@ -9,7 +9,7 @@ import type { KubeObject } from '../../../src/kube/index.ts';
 import { type HostOptions, type Plugin, PluginHost } from '../../../src/plugin/index.ts';
 import { backupOf, restoreOf } from '../../support/plugin-items.ts';
 import { GrpcClient } from '../../../src/plugin/host/grpc-client.ts';
-import { hostFlags } from '../../../src/cli/plugin-flags.ts';
+import { hostFlags } from '../../../src/cli/plugin/flags.ts';
 
 const OURS = join(import.meta.dirname, '../protocol/test-plugin.ts');
 const OTHERS = join(import.meta.dirname, 'other-plugin.ts');

@@ -2,7 +2,7 @@ import * as http from 'node:http';
 import * as https from 'node:https';
 import * as net from 'node:net';
 import { silentLogger } from '../../../../src/base/index.ts';
-import { openStatusPage } from '../../../../src/cli/server-page.ts';
+import { openStatusPage } from '../../../../src/cli/server/page.ts';
 import type { HttpListener } from '../../../../src/observability/index.ts';
 import { type FakeApi, NAMESPACE } from './fake-api.ts';
 
