@@ -22,7 +22,7 @@ const LONGEST = [
   'delivery/docs-commands-reference',
   'agent/hangs',
   'agent/faults',
-  'agent/restarts',
+  'agent/reconcile/restarts',
   'server/velero-cli',
   'server/backups/same-as-velero',
   'simulation/backups',

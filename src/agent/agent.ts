@@ -17,26 +17,26 @@ import {
   type PodVolumeRestore,
   RESTORE_NAME,
 } from '../kube/index.ts';
-import { Counts } from './counts.ts';
+import { Counts } from './status/phase-counts.ts';
 import { AgentMetrics } from './metrics.ts';
 import { type DirectionName, DIRECTIONS } from './directions/direction.ts';
 import { downloads } from './directions/downloads.ts';
 import { podVolumeBackups, podVolumeRestores } from './directions/pod-volumes.ts';
 import { uploads } from './directions/uploads.ts';
 import { isFinal, type Movement, trimmed } from './movement.ts';
-import { Backlog } from './backlog.ts';
+import { Backlog } from './reconcile/node-backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
-import { MoverLogs, type MoverLogStore } from './mover-logs.ts';
-import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
-import { Roster, trimmedAgent } from './roster.ts';
-import { Slots } from './slots.ts';
+import { MoverLogs, type MoverLogStore } from './mover/mover-logs.ts';
+import { MovementReconciler, type ReconcilerSettings } from './reconcile/reconciler.ts';
+import { Roster, trimmedAgent } from './reconcile/roster.ts';
+import { Slots } from './reconcile/slots.ts';
 import {
   endedPod,
   isLeaving,
   RestoresByPod,
   SharedClaims,
   trimmedRestored,
-} from './restored-pods.ts';
+} from './mover/restored-pods.ts';
 
 export interface AgentOptions extends ReconcilerSettings {
   readonly client: KubeClient;

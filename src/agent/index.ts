@@ -1,10 +1,10 @@
 /** Program of the DaemonSet: the agent that drives CRs, and the data mover of hosting pods. */
 export { Agent, type AgentOptions } from './agent.ts';
-export { FENCE_VARIABLE } from './named-mover.ts';
-export { FENCE_MARGIN_MS } from './fence.ts';
-export { type DataMoverOptions, runDataMover } from './data-mover.ts';
-export type { MovedKind } from './moved.ts';
-export type { EndedMoverLog, MoverLogStore } from './mover-logs.ts';
+export { FENCE_VARIABLE } from './mover/named-mover.ts';
+export { FENCE_MARGIN_MS } from './mover/fence.ts';
+export { type DataMoverOptions, runDataMover } from './mover/data-mover.ts';
+export type { MovedKind } from './mover/moved-kinds.ts';
+export type { EndedMoverLog, MoverLogStore } from './mover/mover-logs.ts';
 export {
   cacheLimitBytes,
   concurrencyOf,
@@ -19,19 +19,24 @@ export {
   describeDamage,
   type VerifiedRepository,
   verifyBackupRepositories,
-} from './verified-repositories.ts';
+} from './status/verified-repositories.ts';
 export {
   loadSnapshotHolders,
   type SnapshotHolder,
   type SnapshotHolders,
-} from './snapshot-holders.ts';
+} from './status/snapshot-holders.ts';
 export {
   describeMovements,
   type MovementDescription,
   nodesOfAgents,
   type StatusWorld,
-} from './status.ts';
-export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
-export { inPlaceReportOf, inPlaceState } from './in-place-report.ts';
-export { dataMoversOf, isMoverServed } from './serving.ts';
-export { type Unserved, whyUnserved } from './unserved.ts';
+} from './status/status.ts';
+export {
+  assertReadable,
+  readStatus,
+  StatusFollower,
+  type StatusQuery,
+} from './status/status-source.ts';
+export { inPlaceReportOf, inPlaceState } from './mover/in-place-report.ts';
+export { dataMoversOf, isMoverServed } from './status/serving-agents.ts';
+export { type Unserved, whyUnserved } from './status/unserved-movements.ts';

@@ -1,7 +1,7 @@
 import { afterEach, expect, it, vi } from 'vitest';
-import { MovementReconciler } from '../../src/agent/reconciler.ts';
-import { fenceMsOf, moverOf, nameMover, revokeMover } from '../../src/agent/named-mover.ts';
-import { Slots } from '../../src/agent/slots.ts';
+import { MovementReconciler } from '../../src/agent/reconcile/reconciler.ts';
+import { fenceMsOf, moverOf, nameMover, revokeMover } from '../../src/agent/mover/named-mover.ts';
+import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { systemClock } from '../../src/base/index.ts';
 import { type DataDownload, NODES, type Pod } from '../../src/kube/index.ts';
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { MovementReconciler } from '../../src/agent/reconciler.ts';
-import { Slots } from '../../src/agent/slots.ts';
+import { MovementReconciler } from '../../src/agent/reconcile/reconciler.ts';
+import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { systemClock } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
 

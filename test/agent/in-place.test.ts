@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { inPlaceReportOf } from '../../src/agent/in-place-report.ts';
+import { inPlaceReportOf } from '../../src/agent/mover/in-place-report.ts';
 import type { RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { STAND_IN } from '../../src/dev/index.ts';
 import {

@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
-import { runDataMover } from '../../src/agent/data-mover.ts';
+import { runDataMover } from '../../src/agent/mover/data-mover.ts';
 import { silentLogger, systemClock } from '../../src/base/index.ts';
 import type { KubeClient } from '../../src/kube/index.ts';
 import { keepCredentials } from '../../src/repository-access/index.ts';

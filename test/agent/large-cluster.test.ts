@@ -1,13 +1,13 @@
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { Backlog } from '../../src/agent/backlog.ts';
-import { Counts } from '../../src/agent/counts.ts';
-import { Exposures } from '../../src/agent/exposures.ts';
-import { MovementWriter } from '../../src/agent/movement-writer.ts';
-import { Roster, trimmedAgent } from '../../src/agent/roster.ts';
-import { Slots } from '../../src/agent/slots.ts';
-import { Targets } from '../../src/agent/targets.ts';
-import { Memory } from '../../src/agent/tracked.ts';
-import { Turns } from '../../src/agent/turns.ts';
+import { Backlog } from '../../src/agent/reconcile/node-backlog.ts';
+import { Counts } from '../../src/agent/status/phase-counts.ts';
+import { Exposures } from '../../src/agent/reconcile/exposures.ts';
+import { MovementWriter } from '../../src/agent/reconcile/movement-writer.ts';
+import { Roster, trimmedAgent } from '../../src/agent/reconcile/roster.ts';
+import { Slots } from '../../src/agent/reconcile/slots.ts';
+import { Targets } from '../../src/agent/reconcile/restore-targets.ts';
+import { Memory } from '../../src/agent/reconcile/tracked-movements.ts';
+import { Turns } from '../../src/agent/reconcile/agent-turns.ts';
 import { CodedError, systemClock } from '../../src/base/index.ts';
 import type { Cache, DataUpload, KubeClient, Listener, Pod } from '../../src/kube/index.ts';
 

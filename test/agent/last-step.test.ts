@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from 'vitest';
-import { Ending } from '../../src/agent/ending.ts';
+import { Ending } from '../../src/agent/reconcile/movement-end.ts';
 import { CodedError } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
 

@@ -1,11 +1,11 @@
 import { setImmediate as settled } from 'node:timers/promises';
 import { describe, expect, it, vi } from 'vitest';
-import { Ending } from '../../src/agent/ending.ts';
-import { Executor } from '../../src/agent/executor.ts';
-import { Exposures } from '../../src/agent/exposures.ts';
-import { Beside } from '../../src/agent/beside.ts';
-import { Slots } from '../../src/agent/slots.ts';
-import { Memory } from '../../src/agent/tracked.ts';
+import { Ending } from '../../src/agent/reconcile/movement-end.ts';
+import { Executor } from '../../src/agent/reconcile/executor.ts';
+import { Exposures } from '../../src/agent/reconcile/exposures.ts';
+import { Beside } from '../../src/agent/reconcile/background-tasks.ts';
+import { Slots } from '../../src/agent/reconcile/slots.ts';
+import { Memory } from '../../src/agent/reconcile/tracked-movements.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { DataDownload, Pod } from '../../src/kube/index.ts';
 

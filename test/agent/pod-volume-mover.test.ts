@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { runDataMover } from '../../src/agent/data-mover.ts';
-import type { MovedKind } from '../../src/agent/moved.ts';
-import { type ToldResult, toldResultOf } from '../../src/agent/told-result.ts';
+import { runDataMover } from '../../src/agent/mover/data-mover.ts';
+import type { MovedKind } from '../../src/agent/mover/moved-kinds.ts';
+import { type ToldResult, toldResultOf } from '../../src/agent/mover/event-result.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type {
   Event,

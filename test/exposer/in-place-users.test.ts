@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import { UnusedVolume } from '../../src/agent/unused-volume.ts';
+import { UnusedVolume } from '../../src/agent/mover/unused-volume.ts';
 import { CodedError } from '../../src/base/index.ts';
 import { usesClaim } from '../../src/exposer/claim-users.ts';
 import { targetProblem } from '../../src/exposer/index.ts';

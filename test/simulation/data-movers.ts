@@ -1,5 +1,5 @@
-import { FENCED_SUFFIX } from '../../src/agent/fence.ts';
-import { MOVER_POD, moverOf } from '../../src/agent/named-mover.ts';
+import { FENCED_SUFFIX } from '../../src/agent/mover/fence.ts';
+import { MOVER_POD, moverOf } from '../../src/agent/mover/named-mover.ts';
 import type { Store } from '../../src/dev/store.ts';
 import {
   DATA_DOWNLOADS,
@@ -43,7 +43,7 @@ const KINDS = [
   },
 ] as unknown as readonly Traits[];
 
-/** A mover's note on its CR before it makes the mark (`src/agent/restored-note.ts`). */
+/** A mover's note on its CR before it makes the mark (`src/agent/mover/restored-note.ts`). */
 const RESTORED = 'longshore.io/restored';
 /** Content of a volume with an unfinished restore. */
 const HALF = 'half of something';
@@ -424,7 +424,7 @@ export class DataMovers {
   }
 
   /**
-   * The real mover's checks before its first byte and after its last (`src/agent/client-pod.ts`).
+   * The real mover's checks before its first byte and after its last (`src/agent/mover/client-pod.ts`).
    */
   #troubleOf({ spec }: Loose, isBackup: boolean): string | undefined {
     const { name, uid } = spec.pod as { name: string; uid: string };
@@ -437,7 +437,7 @@ export class DataMovers {
     return isWaitOver(pod) ? 'waits no more' : undefined;
   }
 
-  /** Like the real one (`src/agent/told-result.ts`). */
+  /** Like the real one (`src/agent/mover/event-result.ts`). */
   #sayDone({ metadata }: Loose, pod: string, message: string): void {
     const { name, uid } = metadata;
     this.#world.store.create(EVENTS, NAMESPACE, {

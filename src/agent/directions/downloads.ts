@@ -12,11 +12,11 @@ import {
   isInPlace,
   PVCS,
 } from '../../kube/index.ts';
-import { describeInPlace, inPlaceReportOf, mayHaveWritten } from '../in-place-report.ts';
-import { hadMoverBefore } from '../moved-volume.ts';
+import { describeInPlace, inPlaceReportOf, mayHaveWritten } from '../mover/in-place-report.ts';
+import { hadMoverBefore } from '../mover/moved-volume.ts';
 import { isFinal, isMoving } from '../movement.ts';
-import { volumesNoted } from '../outcome.ts';
-import { stopMover } from '../stopped-mover.ts';
+import { volumesNoted } from '../reconcile/recorded-outcome.ts';
+import { stopMover } from '../mover/stopped-mover.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /** DataDownloads: write a volume for a waiting PVC, or write to a PVC's volume in place. */

@@ -17,11 +17,11 @@ import {
   PODS,
   PVCS,
 } from '../../kube/index.ts';
-import { RESTIC_REFUSED } from '../moved-volume.ts';
+import { RESTIC_REFUSED } from '../mover/moved-volume.ts';
 import { isMoving, podNodeOf } from '../movement.ts';
-import { volumesNoted } from '../outcome.ts';
-import { restoredOf } from '../restored-note.ts';
-import type { SharedClaims } from '../restored-pods.ts';
+import { volumesNoted } from '../reconcile/recorded-outcome.ts';
+import { restoredOf } from '../mover/restored-note.ts';
+import type { SharedClaims } from '../mover/restored-pods.ts';
 import { type Direction, type Hindrance, leftOutNote } from './direction.ts';
 
 export interface PodVolumeOptions {

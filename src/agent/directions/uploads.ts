@@ -1,7 +1,7 @@
 import { CsiSnapshotExposer, type ExposerOptions, hostedName } from '../../exposer/index.ts';
 import { DATA_UPLOADS, type DataUpload } from '../../kube/index.ts';
-import { keepDeletionRecord } from '../deletion-record.ts';
-import { volumesNoted } from '../outcome.ts';
+import { keepDeletionRecord } from '../reconcile/deletion-record.ts';
+import { volumesNoted } from '../reconcile/recorded-outcome.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /** DataUploads: create a volume from a snapshot, and read it. */

@@ -2,10 +2,10 @@ import { refusalOf, terminationOf, unrecoverable } from '../../exposer/index.ts'
 import type { Pod } from '../../kube/index.ts';
 import { NOT_MOUNTED_SUFFIX } from '../../mover/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
-import { FENCED_SUFFIX } from '../fence.ts';
+import { FENCED_SUFFIX } from '../mover/fence.ts';
 import { isCancelWanted, isCounted, type Movement, moverNodeOf, phaseOf } from '../movement.ts';
-import type { NamedMover } from '../named-mover.ts';
-import type { ExposureState } from '../tracked.ts';
+import type { NamedMover } from '../mover/named-mover.ts';
+import type { ExposureState } from '../reconcile/tracked-movements.ts';
 import {
   type Action,
   deathOf,

@@ -10,7 +10,7 @@ import {
   moverNodeOf,
 } from '../movement.ts';
 import { isQuotaFull, isRightGone, RIGHTS_MS } from '../rights.ts';
-import type { ExposureState } from '../tracked.ts';
+import type { ExposureState } from '../reconcile/tracked-movements.ts';
 import {
   type Action,
   deathOf,
