@@ -40,7 +40,7 @@ const LONGEST = [
   'mover/volume',
   'agent/pod-volume-process',
   'uploader/few-buffers',
-  'uploader/long-directory',
+  'uploader/long-directory/long-directory',
   'uploader/unchanged',
   'cli/cli',
   'cli/password',

@@ -131,7 +131,7 @@ const inputs = [
   ...(await bundle({
     entryPoints: {
       thread: `${root}src/workers/thread.ts`,
-      'estimate-thread': `${root}src/uploader/estimate-thread.ts`,
+      'estimate-thread': `${root}src/uploader/estimate/estimate-thread.ts`,
     },
   })),
 ];

@@ -1,10 +1,10 @@
 /** Upload and restore of file systems and devices. Knows nothing of Kubernetes. */
-export { deviceBytes } from './device-upload.ts';
+export { deviceBytes } from './upload/device-upload.ts';
 export type { KeptExtras } from '../volume-files/index.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';
-export { EstimateAhead } from './estimate-ahead.ts';
-export { SourceEstimate } from './source-estimate.ts';
-export { createSnapshot, type UploadOptions, type UploadResult } from './upload.ts';
+export { EstimateAhead } from './estimate/delayed-estimate.ts';
+export { SourceEstimate } from './estimate/source-estimate.ts';
+export { createSnapshot, type UploadOptions, type UploadResult } from './upload/upload.ts';
 export {
   type AttributesNotSet,
   describeNotSet,
@@ -13,14 +13,14 @@ export {
   type Overwrite,
   type RestoreCounters,
   type RestoreOptions,
-} from './restore-report.ts';
-export type { EntryFailure } from './summary.ts';
-export type { StreamSource } from './volume-upload.ts';
-export { diskNameOf, diskPathOf } from './restore-names.ts';
-export { restoreTree } from './restore.ts';
-export { type PlannedEntry, planRestore } from './restore-plan.ts';
-export { Selection } from './selection.ts';
-export { restoreBlocks } from './restore-volume.ts';
+} from './restore/restore-report.ts';
+export type { EntryFailure } from './upload/directory-summary.ts';
+export type { StreamSource } from './upload/volume-upload.ts';
+export { diskNameOf, diskPathOf } from './restore/restore-names.ts';
+export { restoreTree } from './restore/restore.ts';
+export { type PlannedEntry, planRestore } from './restore/restore-plan.ts';
+export { Selection } from './restore/selection.ts';
+export { restoreBlocks } from './restore/restore-volume.ts';
 export {
   type Change,
   type InPlaceCounters,

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS, VOLUME_SNAPSHOTS } from '../../src/kube/index.ts';
 import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/demo/dev-environment.ts';
 import { getSnapshot } from '../../src/snapshot/index.ts';
-import { FROZEN_TAG } from '../../src/uploader/previous-entries.ts';
+import { FROZEN_TAG } from '../../src/uploader/listing/previous-entries.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 import { openTest } from '../support/repositories.ts';

@@ -6,7 +6,7 @@ import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.t
 import { checkDirectory, type DirectoryCheck } from '../../src/snapshot/directory-check.ts';
 import { compareWithStream } from '../../src/snapshot/directory-text.ts';
 import { onlyDirectories, readDirectory } from '../../src/volume-files/index.ts';
-import { decodeListing } from '../../src/uploader/listing.ts';
+import { decodeListing } from '../../src/uploader/listing/listing.ts';
 import type { ObjectId } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 

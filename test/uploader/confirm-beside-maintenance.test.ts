@@ -9,7 +9,7 @@ import {
   planGarbageCollection as collectGarbage,
   verifyTrees,
 } from '../../src/snapshot/index.ts';
-import { findLostObjects } from '../../src/uploader/tree-check.ts';
+import { findLostObjects } from '../../src/uploader/upload/tree-check.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';

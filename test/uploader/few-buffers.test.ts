@@ -12,7 +12,7 @@ import {
   readDirectory,
   verifyTrees,
 } from '../../src/snapshot/index.ts';
-import { type Chunk, DataWriter } from '../../src/uploader/data-writer.ts';
+import { type Chunk, DataWriter } from '../../src/uploader/file-data/data-writer.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { TargetDirectory } from '../../src/uploader/target-directory.ts';
+import { TargetDirectory } from '../../src/uploader/restore/target-directory.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
 const work = tempDirectory('few-descriptors');

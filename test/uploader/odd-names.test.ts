@@ -1,10 +1,10 @@
 import { hash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { STAT_FIELDS } from '../../src/volume-files/index.ts';
-import { decodeListing } from '../../src/uploader/listing.ts';
-import { LongNames } from '../../src/uploader/long-names.ts';
-import { NameSet } from '../../src/uploader/name-set.ts';
-import { Summarizer } from '../../src/uploader/summary.ts';
+import { decodeListing } from '../../src/uploader/listing/listing.ts';
+import { LongNames } from '../../src/uploader/long-directory/long-names.ts';
+import { NameSet } from '../../src/uploader/listing/name-set.ts';
+import { Summarizer } from '../../src/uploader/upload/directory-summary.ts';
 
 /** A file of each name, listed. */
 function listed(names: readonly (string | Uint8Array)[]): ReturnType<typeof decodeListing> {

@@ -2,8 +2,8 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, vi } from 'vitest';
-import { decodeListing } from '../../src/uploader/listing.ts';
-import { listLong } from '../../src/uploader/long-listing.ts';
+import { decodeListing } from '../../src/uploader/listing/listing.ts';
+import { listLong } from '../../src/uploader/long-directory/long-listing.ts';
 import { type DirectoryListing, STAT_FIELDS } from '../../src/volume-files/index.ts';
 
 const work = fs.mkdtempSync(join(tmpdir(), 'repeated-names-'));

@@ -5,7 +5,7 @@ import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
 import { newRestoreCounters } from '../../src/uploader/index.ts';
-import { RestoreReport } from '../../src/uploader/restore-report.ts';
+import { RestoreReport } from '../../src/uploader/restore/restore-report.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, recordingLogger, restore } from '../support/repositories.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import type { Repository } from '../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../src/snapshot/index.ts';
-import { TargetDirectory } from '../../src/uploader/target-directory.ts';
+import { TargetDirectory } from '../../src/uploader/restore/target-directory.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';

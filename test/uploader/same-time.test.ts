@@ -3,14 +3,14 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { CanceledError, SECOND_NS } from '../../src/base/index.ts';
 import type { DirectoryEntry, Snapshot } from '../../src/snapshot/index.ts';
-import type { SourceEntry } from '../../src/uploader/listing.ts';
+import type { SourceEntry } from '../../src/uploader/listing/listing.ts';
 import {
   comparedTimeOf,
   FROZEN_TAG,
   type FrozenSource,
   PreviousEntries,
   tellsChanges,
-} from '../../src/uploader/previous-entries.ts';
+} from '../../src/uploader/listing/previous-entries.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';

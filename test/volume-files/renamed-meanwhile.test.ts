@@ -3,8 +3,8 @@ import type * as FsPromises from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
-import { hasMoreNames } from '../../src/uploader/long-listing.ts';
-import { openRegular } from '../../src/uploader/regular-file.ts';
+import { hasMoreNames } from '../../src/uploader/long-directory/long-listing.ts';
+import { openRegular } from '../../src/uploader/file-data/regular-file.ts';
 import { isAt, linkError, lookAtNames, OPENS_MAX } from '../../src/volume-files/index.ts';
 
 /** What happens on the volume just after something was opened. */

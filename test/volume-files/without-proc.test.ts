@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it, vi } from 'vitest';
-import { hasMoreNames } from '../../src/uploader/long-listing.ts';
+import { hasMoreNames } from '../../src/uploader/long-directory/long-listing.ts';
 import { readDirectory } from '../../src/volume-files/index.ts';
 
 vi.mock('node:fs', async (original) => {

@@ -21,7 +21,7 @@ const FLUSHES_MAX = 1;
 
 /**
  * Entries not yet in an index, about 300 bytes each, while an index is being written. Our choice:
- * twice the count that makes an upload request the next index (uploader/checkpoint.ts).
+ * twice the count that makes an upload request the next index (uploader/upload/checkpoint.ts).
  */
 const UNNAMED_ENTRIES_MAX = 1 << 18;
 

@@ -1,9 +1,9 @@
 import type { Logger } from '../../base/index.ts';
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type DirectoryEntry, findInDirectory, type PolicyTree } from '../../snapshot/index.ts';
-import { CACHE_TAG, CACHE_TAG_NAME } from '../directory-rules.ts';
-import { type IgnoreFileEntry, IgnoreRules } from '../ignore-rules.ts';
-import type { TargetDirectory } from '../target-directory.ts';
+import { CACHE_TAG, CACHE_TAG_NAME } from '../upload/directory-rules.ts';
+import { type IgnoreFileEntry, IgnoreRules } from '../listing/ignore-rules.ts';
+import type { TargetDirectory } from '../restore/target-directory.ts';
 
 /** The rules of the backup that a tree is restored from. */
 export interface RulesOfBackup {

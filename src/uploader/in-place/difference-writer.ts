@@ -1,7 +1,7 @@
 import { CodedError, mapLimited } from '../../base/index.ts';
 import { blobId, hasBlob } from '../../blob/index.ts';
 import type { IndexEntry, Repository } from '../../repository/index.ts';
-import type { PieceWriter } from '../piece-writer.ts';
+import type { PieceWriter } from '../restore/piece-writer.ts';
 import type { Difference } from './difference.ts';
 import type { FilePieces } from './file-pieces.ts';
 

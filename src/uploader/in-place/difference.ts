@@ -8,7 +8,7 @@ import {
 } from '../../repository/index.ts';
 import { readRangeInto } from '../../volume-files/index.ts';
 import { openForDirectReads } from './direct-reads.ts';
-import { Holes } from '../holes.ts';
+import { Holes } from '../file-data/hole-reports.ts';
 import type { FilePieces } from './file-pieces.ts';
 import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 

@@ -12,12 +12,12 @@ import {
 import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 import { CAPABILITY, nodeIn, withoutXattrs } from '../../volume-files/index.ts';
-import { PieceWriter } from '../piece-writer.ts';
-import { hasAllAttributes, isSameNode } from '../restore-entry.ts';
-import { type DiskName, diskNameOf } from '../restore-names.ts';
-import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
-import { RestoreWriter } from '../restore-writer.ts';
-import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import { PieceWriter } from '../restore/piece-writer.ts';
+import { hasAllAttributes, isSameNode } from '../restore/restore-entry.ts';
+import { type DiskName, diskNameOf } from '../restore/restore-names.ts';
+import type { InPlaceEntries, RestoreReport } from '../restore/restore-report.ts';
+import { RestoreWriter } from '../restore/restore-writer.ts';
+import { type Pinned, pinnedAt, type TargetDirectory } from '../restore/target-directory.ts';
 import { BackupRules } from './backup-rules.ts';
 import { type Difference, FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';

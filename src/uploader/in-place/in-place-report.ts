@@ -1,5 +1,5 @@
 import { CodedError, formatBytes } from '../../base/index.ts';
-import type { RestoreOptions } from '../restore-report.ts';
+import type { RestoreOptions } from '../restore/restore-report.ts';
 import type { RulesOfBackup } from './backup-rules.ts';
 
 /** Change of an entry of the target. */

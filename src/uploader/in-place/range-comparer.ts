@@ -1,7 +1,7 @@
 import { assert } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
 import { type Repository, SLAB_BYTES } from '../../repository/index.ts';
-import { HashBatcher } from '../hash-batcher.ts';
+import { HashBatcher } from '../file-data/hash-batcher.ts';
 import {
   directBytes,
   type DirectRange,

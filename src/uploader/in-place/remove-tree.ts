@@ -1,5 +1,5 @@
 import { shareOfDescriptors, systemCode } from '../../base/index.ts';
-import type { TargetDirectory } from '../target-directory.ts';
+import type { TargetDirectory } from '../restore/target-directory.ts';
 import { assertSameMount } from './same-mount.ts';
 
 /** Directories open on the way down. In a deeper tree, upper directories are closed meanwhile. */

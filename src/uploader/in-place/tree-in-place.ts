@@ -3,11 +3,15 @@ import * as fs from 'node:fs/promises';
 import { CodedError, messageOf, systemCode } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
 import { type DirectoryEntry, streamDirectory, type WalkedEntry } from '../../snapshot/index.ts';
-import { hasAllXattrs } from '../previous-entries.ts';
-import { restoreTree } from '../restore.ts';
-import { diskPathOf } from '../restore-names.ts';
-import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
-import { TargetDirectory } from '../target-directory.ts';
+import { hasAllXattrs } from '../listing/previous-entries.ts';
+import { restoreTree } from '../restore/restore.ts';
+import { diskPathOf } from '../restore/restore-names.ts';
+import {
+  incompleteSnapshot,
+  newRestoreCounters,
+  RestoreReport,
+} from '../restore/restore-report.ts';
+import { TargetDirectory } from '../restore/target-directory.ts';
 import { FilesInPlace } from './files-in-place.ts';
 import { assertRestorable, assertRoom } from './before-changes.ts';
 import { Guard } from './guard.ts';

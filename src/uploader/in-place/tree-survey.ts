@@ -9,12 +9,17 @@ import {
 } from '../../base/index.ts';
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
-import { NameSet } from '../name-set.ts';
+import { NameSet } from '../listing/name-set.ts';
 import { nodeIn } from '../../volume-files/index.ts';
-import { hasAllAttributes, mayMake, restored } from '../restore-entry.ts';
-import { diskNameOf, keyOfEntry, keyOfName, RawNames } from '../restore-names.ts';
-import type { RestoreReport } from '../restore-report.ts';
-import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import { hasAllAttributes, mayMake, restored } from '../restore/restore-entry.ts';
+import { diskNameOf, keyOfEntry, keyOfName, RawNames } from '../restore/restore-names.ts';
+import type { RestoreReport } from '../restore/restore-report.ts';
+import {
+  isUnfinished,
+  type Named,
+  pinnedAt,
+  type TargetDirectory,
+} from '../restore/target-directory.ts';
 import { BackupRules } from './backup-rules.ts';
 import type { FilesInPlace } from './files-in-place.ts';
 import type {

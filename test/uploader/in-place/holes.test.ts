@@ -6,7 +6,7 @@ import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
 import { FileComparer } from '../../../src/uploader/in-place/difference.ts';
 import { FilePieces } from '../../../src/uploader/in-place/file-pieces.ts';
 import { RangeComparer } from '../../../src/uploader/in-place/range-comparer.ts';
-import { rawVolumeOf } from '../../../src/uploader/restore-volume.ts';
+import { rawVolumeOf } from '../../../src/uploader/restore/restore-volume.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { backUp, createTest, openTest } from '../../support/repositories.ts';
