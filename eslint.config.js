@@ -106,7 +106,7 @@ export default tseslint.config(
   },
   {
     files: ['src/**/*.ts'],
-    ignores: ['src/base/own-keys.ts'],
+    ignores: ['src/base/own-properties.ts'],
     plugins: { longshore: { rules: { 'own-keys': ownKeys } } },
     rules: { 'longshore/own-keys': 'error' },
   },

@@ -1,4 +1,4 @@
-import { nameOfCode, withErrorNames } from './system-errors.ts';
+import { nameOfCode, withErrorNames } from './posix/system-errors.ts';
 
 /** Whether a later retry can help. Set by the code that knows: a provider adapter or parser. */
 export type Retry = 'never' | 'backoff';

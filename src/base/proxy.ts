@@ -1,5 +1,5 @@
 import { BlockList, isIP } from 'node:net';
-import { lookup } from './own-keys.ts';
+import { lookup } from './own-properties.ts';
 
 type Variables = Readonly<Record<string, string | undefined>>;
 

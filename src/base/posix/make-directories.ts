@@ -1,7 +1,7 @@
-import { lookup } from './own-keys.ts';
+import { lookup } from '../own-properties.ts';
 import * as fs from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import { messageOf, systemCode } from './errors.ts';
+import { messageOf, systemCode } from '../errors.ts';
 
 /**
  * Creates a directory and its missing parents, and returns the created directories from the top

@@ -1,5 +1,5 @@
-import { CodedError, isCode, messageOf } from './errors.ts';
-import { define, lookup } from './own-keys.ts';
+import { CodedError, isCode, messageOf } from '../errors.ts';
+import { define, lookup } from '../own-properties.ts';
 
 /** Label selectors: parser, matcher, printer and validator for all their forms. */
 

@@ -1,8 +1,8 @@
 import { createRequire } from 'node:module';
 import { closeSync, constants, futimesSync, utimesSync } from 'node:fs';
 import { getSystemErrorMessage, getSystemErrorName } from 'node:util';
-import type { Nanoseconds } from './clock.ts';
-import { SECOND_NS } from './clock.ts';
+import type { Nanoseconds } from '../clock.ts';
+import { SECOND_NS } from '../clock.ts';
 import { type AttributeCalls, loadAttributeCalls } from './native-xattrs.ts';
 import { loadStatusReader, type NativeLibrary, type StatusReader } from './native-status.ts';
 import { nameOfCode } from './system-errors.ts';

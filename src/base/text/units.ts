@@ -1,4 +1,4 @@
-import { lookup } from './own-keys.ts';
+import { lookup } from '../own-properties.ts';
 const NANOSECONDS: Record<string, number> = {
   ns: 1,
   us: 1e3,

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
-import { descriptorsMax, shareOfDescriptors } from '../../src/base/index.ts';
-import { parseLimit } from '../../src/base/descriptors.ts';
+import { descriptorsMax, shareOfDescriptors } from '../../../src/base/index.ts';
+import { parseLimit } from '../../../src/base/posix/descriptors.ts';
 
 const limits = (soft: string, hard: string): string =>
   [

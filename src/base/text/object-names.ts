@@ -1,7 +1,7 @@
-import { assert } from './errors.ts';
-import { Column } from './column.ts';
-import { compareUtf8 } from './go-json.ts';
-import { randomBytes } from './random.ts';
+import { assert } from '../errors.ts';
+import { Column } from '../number-column.ts';
+import { compareUtf8 } from '../go/go-json.ts';
+import { randomBytes } from '../random.ts';
 
 interface Ref {
   /** `''` for cluster-scoped objects. */

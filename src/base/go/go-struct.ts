@@ -1,4 +1,4 @@
-import { define, lookup } from './own-keys.ts';
+import { define, lookup } from '../own-properties.ts';
 /** How a field of a Go struct is written as JSON. */
 export interface GoField {
   /** Written if there is no value. If undefined, the field is omitted (`omitempty`). */

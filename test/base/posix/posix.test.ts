@@ -1,8 +1,8 @@
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { expect, it } from 'vitest';
-import { posix } from '../../src/base/index.ts';
-import { hasHugePages, hugeBytes } from '../support/huge-pages.ts';
+import { posix } from '../../../src/base/index.ts';
+import { hasHugePages, hugeBytes } from '../../support/huge-pages.ts';
 
 it.runIf(posix().native)(
   'a flush that fails is an error, never taken for one that is not available',

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { namedFirst } from '../../src/base/index.ts';
+import { namedFirst } from '../../../src/base/index.ts';
 
 it('the first of a list are named, and the others counted', () => {
   const upper = (text: string): string => text.toUpperCase();

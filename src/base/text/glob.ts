@@ -1,4 +1,4 @@
-import { CodedError } from './errors.ts';
+import { CodedError } from '../errors.ts';
 
 /** Whether a name matches the pattern. */
 export type Glob = (name: string) => boolean;

@@ -1,5 +1,5 @@
-import { CodedError } from './errors.ts';
-import { type Nanoseconds, SECOND_NS } from './clock.ts';
+import { CodedError } from '../errors.ts';
+import { type Nanoseconds, SECOND_NS } from '../clock.ts';
 
 /** Go's zero time, `0001-01-01T00:00:00Z`, as nanoseconds since 1970. Kopia's "never". */
 export const GO_ZERO_TIME_NS: Nanoseconds = -62_135_596_800n * SECOND_NS;

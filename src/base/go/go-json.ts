@@ -1,4 +1,4 @@
-import { define, lookup } from './own-keys.ts';
+import { define, lookup } from '../own-properties.ts';
 import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 

@@ -1,6 +1,6 @@
 import * as util from 'node:util';
 import { expect, it } from 'vitest';
-import { codeOf, isCode, messageOf, systemCode } from '../../src/base/index.ts';
+import { codeOf, isCode, messageOf, systemCode } from '../../../src/base/index.ts';
 
 /** As Node's `fs` makes them. */
 function systemError(errno: number): Error {
