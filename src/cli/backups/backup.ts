@@ -4,7 +4,7 @@ import type { ClusterFlags } from '../cluster.ts';
 import { passwordFilesOption } from '../password.ts';
 import type { ExportFlags } from './export.ts';
 import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
-import { addBackupSpecFlags } from './spec-flags.ts';
+import { addBackupSpecFlags } from './create/spec-flags.ts';
 
 export function addBackupVerb(program: Command): void {
   const backup = program
@@ -39,7 +39,7 @@ Examples:
   $ longshore backup create test --snapshot-volumes=false -o yaml`,
     )
     .action(async (name: string | undefined, flags: object) => {
-      const { createBackup } = await import('./create.ts');
+      const { createBackup } = await import('./create/create.ts');
       await createBackup(name, flags);
     });
 }

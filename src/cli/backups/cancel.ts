@@ -3,7 +3,7 @@ import { type KubeObject, waitFor } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../server/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output/streams.ts';
-import { cancelInPlace, isClaimName } from './cancel-in-place.ts';
+import { cancelInPlace, isClaimName } from './in-place/cancel-in-place.ts';
 import { findNamed, isRunOver, type Noun, phaseOf } from './noun.ts';
 import { withSession } from './session.ts';
 

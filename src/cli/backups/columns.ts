@@ -3,7 +3,7 @@ import { numberText } from '../output/numbers.ts';
 import type { Column } from '../output/table.ts';
 import { timeText } from '../output/time-text.ts';
 import { itemsOf, phaseOf, type Run } from './noun.ts';
-import type { Schedule } from './specs.ts';
+import type { Schedule } from './create/specs.ts';
 
 /** A row of a table. The columns are Velero's in its order, and the items. */
 export interface Shown {

@@ -34,7 +34,7 @@ import {
   selectorText,
 } from './selected.ts';
 import { type Session, withSession } from './session.ts';
-import type { Schedule } from './specs.ts';
+import type { Schedule } from './create/specs.ts';
 
 export interface DeleteFlags extends ClusterFlags, SelectFlags {
   confirm?: boolean;

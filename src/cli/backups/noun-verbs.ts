@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { CancelFlags } from './cancel.ts';
 import type { DeleteFlags } from './delete.ts';
-import type { DescribeFlags } from './describe.ts';
+import type { DescribeFlags } from './describe/describe.ts';
 import type { GetFlags } from './get.ts';
 
 /** Common verbs of backups, restores and schedules. Their code is loaded when one of them runs. */
@@ -102,7 +102,7 @@ ${word === 'schedule' ? '' : `Warnings and errors are read from the bucket, as "
   $ longshore ${word} describe nightly -o json`,
     )
     .action(async (names: string[], flags: DescribeFlags) => {
-      const { describeObjects } = await import('./describe.ts');
+      const { describeObjects } = await import('./describe/describe.ts');
       await describeObjects(await nounOf(word), names, flags);
     });
 }

@@ -1,6 +1,6 @@
 import type { ClusterFlags } from '../cluster.ts';
 import { printLine } from '../output/terminal.ts';
-import { readFlags } from './flag-values.ts';
+import { readFlags } from './create/flag-values.ts';
 import { SCHEDULE } from './noun.ts';
 import {
   assertNoneMissing,
@@ -10,7 +10,7 @@ import {
   selectorText,
 } from './selected.ts';
 import { withSession } from './session.ts';
-import type { Schedule } from './specs.ts';
+import type { Schedule } from './create/specs.ts';
 
 export interface PauseFlags extends ClusterFlags, SelectFlags {
   skipImmediately?: string;

@@ -4,7 +4,7 @@ import type { ClusterFlags } from '../cluster.ts';
 import { withOutputForm } from '../output/format-options.ts';
 import { JSON_OPTION } from '../program.ts';
 import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
-import { addRestoreSpecFlags } from './spec-flags.ts';
+import { addRestoreSpecFlags } from './create/spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
   const restore = program
@@ -49,7 +49,7 @@ Examples:
   $ longshore restore create --from-schedule nightly --include-namespaces shop --existing-resource-policy update`,
     )
     .action(async (name: string | undefined, flags: object) => {
-      const { createRestore } = await import('./create-restore.ts');
+      const { createRestore } = await import('./create/create-restore.ts');
       await createRestore(name, flags);
     });
 }
@@ -89,7 +89,7 @@ Examples:
   $ longshore restore in-place nightly-20261126 shop/data --max-write 10GiB --wait`,
     )
     .action(async (backup: string, claim: string, flags: object) => {
-      const { restoreClaimInPlace } = await import('./restore-in-place.ts');
+      const { restoreClaimInPlace } = await import('./in-place/restore-in-place.ts');
       await restoreClaimInPlace(backup, claim, flags);
     });
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import type { PauseFlags } from './pause.ts';
-import { addBackupSpecFlags, bareBoolean } from './spec-flags.ts';
+import { addBackupSpecFlags, bareBoolean } from './create/spec-flags.ts';
 
 export function addScheduleVerb(program: Command): void {
   const schedule = program.command('schedule').description('have backups made again and again');
@@ -35,7 +35,7 @@ Examples:
   $ longshore schedule create later --schedule "@daily" -o yaml`,
     )
     .action(async (name: string, flags: object) => {
-      const { createSchedule } = await import('./create.ts');
+      const { createSchedule } = await import('./create/create.ts');
       await createSchedule(name, flags);
     });
   addGetVerb(schedule, 'schedule');

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { CodedError } from '../../../src/base/index.ts';
-import { cancelInPlace } from '../../../src/cli/backups/cancel-in-place.ts';
+import { cancelInPlace } from '../../../src/cli/backups/in-place/cancel-in-place.ts';
 import type { Session } from '../../../src/cli/backups/session.ts';
 import {
   BACKUPS,

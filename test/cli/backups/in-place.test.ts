@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CodedError } from '../../../src/base/index.ts';
-import { findClaim } from '../../../src/cli/backups/restore-in-place.ts';
+import { findClaim } from '../../../src/cli/backups/in-place/restore-in-place.ts';
 import { STAND_IN } from '../../../src/dev/index.ts';
 import { BACKUPS, DATA_DOWNLOADS, DATA_UPLOADS, PODS } from '../../../src/kube/index.ts';
 import { type Ran, runHere } from '../../support/command-line.ts';

@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../../../src/base/index.ts';
 import type { Observation } from '../../../../src/item-operations/index.ts';
 import { DATA_DOWNLOADS } from '../../../../src/kube/index.ts';
-import { storedVolume } from '../../../../src/cli/backups/described.ts';
+import { storedVolume } from '../../../../src/cli/backups/describe/described-objects.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';

@@ -1,13 +1,13 @@
-import { formatBytes } from '../../base/index.ts';
-import { hasMovementFailed, MOVING_FIRST, type Tone, toneOf } from '../../kube/index.ts';
-import { countOf, numberText } from '../output/numbers.ts';
-import { formatElapsed } from '../progress/lines.ts';
-import type { Column } from '../output/table.ts';
-import { fittingTable, wideTable } from '../output/table.ts';
-import { formatDuration, printable, terminalWidth } from '../output/terminal.ts';
-import { paint } from './colours.ts';
-import { expiryCell, selectorCell, timeCell } from './columns.ts';
-import type { DescribedVolume } from './described.ts';
+import { formatBytes } from '../../../base/index.ts';
+import { hasMovementFailed, MOVING_FIRST, type Tone, toneOf } from '../../../kube/index.ts';
+import { countOf, numberText } from '../../output/numbers.ts';
+import { formatElapsed } from '../../progress/lines.ts';
+import type { Column } from '../../output/table.ts';
+import { fittingTable, wideTable } from '../../output/table.ts';
+import { formatDuration, printable, terminalWidth } from '../../output/terminal.ts';
+import { paint } from '../colours.ts';
+import { expiryCell, selectorCell, timeCell } from '../columns.ts';
+import type { DescribedVolume } from './described-objects.ts';
 import type { DescribedRun } from './describe-run.ts';
 
 /** Limit for each list without `--details`. */

@@ -6,9 +6,9 @@ import {
   RESTORES,
   SCHEDULES,
   validLabel,
-} from '../../../src/kube/index.ts';
-import { assertCron } from '../../../src/cli/backups/specs.ts';
-import { Api } from './support/api.ts';
+} from '../../../../src/kube/index.ts';
+import { assertCron } from '../../../../src/cli/backups/create/specs.ts';
+import { Api } from '../support/api.ts';
 
 let api: Api;
 beforeAll(async () => {
@@ -165,7 +165,7 @@ describe('what cannot be created', () => {
     // The last one that is given counts.
     expect({ code, err }).toEqual({ code: 0, err: '' });
     const words = ['backup', 'create', 'b', '--kubeconfig', api.kubeconfig, '-n', 'elsewhere'];
-    const { runHere } = await import('../../support/command-line.ts');
+    const { runHere } = await import('../../../support/command-line.ts');
     const ran = await runHere(...words);
     expect(ran.err).toContain('the cluster has no namespace elsewhere');
     expect(ran.code).toBe(1);

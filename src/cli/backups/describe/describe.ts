@@ -1,13 +1,13 @@
-import type { ClusterFlags } from '../cluster.ts';
-import { isOutputOpen, writeOutput } from '../output/streams.ts';
-import { printJson, setDocumentFormat } from '../output/terminal.ts';
-import { byPrefixAndTime } from './columns.ts';
+import type { ClusterFlags } from '../../cluster.ts';
+import { isOutputOpen, writeOutput } from '../../output/streams.ts';
+import { printJson, setDocumentFormat } from '../../output/terminal.ts';
+import { byPrefixAndTime } from '../columns.ts';
 import { describeRun, type DescribedRun } from './describe-run.ts';
 import { runLines } from './describe-text.ts';
 import { describeSchedule, scheduleLines } from './describe-schedule.ts';
-import type { Noun } from './noun.ts';
-import { assertNoneMissing, selected, type SelectFlags, selectorText } from './selected.ts';
-import { withSession } from './session.ts';
+import type { Noun } from '../noun.ts';
+import { assertNoneMissing, selected, type SelectFlags, selectorText } from '../selected.ts';
+import { withSession } from '../session.ts';
 
 export interface DescribeFlags extends ClusterFlags, SelectFlags {
   details?: boolean;

@@ -3,20 +3,20 @@ import {
   type MovementDescription,
   readStatus,
   type StatusWorld,
-} from '../../agent/index.ts';
+} from '../../../agent/index.ts';
 import {
   BackupArchive,
   type BackupVolumeInfo,
   RestoreArchive,
   type RestoreVolumeInfo,
   type Results,
-} from '../../archive/index.ts';
-import { isCode, messageOf } from '../../base/index.ts';
-import { isFinalizing, isOver, type KubeObject, validLabel } from '../../kube/index.ts';
-import { withBucketOf } from './bucket.ts';
-import type { Noun, Run } from './noun.ts';
-import type { Session } from './session.ts';
-import { hasEnded, isOf, type Movement, MOVEMENTS, volumesOf } from './volumes.ts';
+} from '../../../archive/index.ts';
+import { isCode, messageOf } from '../../../base/index.ts';
+import { isFinalizing, isOver, type KubeObject, validLabel } from '../../../kube/index.ts';
+import { withBucketOf } from '../bucket.ts';
+import type { Noun, Run } from '../noun.ts';
+import type { Session } from '../session.ts';
+import { hasEnded, isOf, type Movement, MOVEMENTS, volumesOf } from '../volumes.ts';
 
 /** A volume, from the cluster or from the bucket. */
 export interface DescribedVolume {

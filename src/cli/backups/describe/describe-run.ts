@@ -1,11 +1,16 @@
-import type { MovementDescription } from '../../agent/index.ts';
-import { resultEntries } from '../../archive/index.ts';
-import { hasMovementFailed, isMovementWaiting } from '../../kube/index.ts';
-import { averageRate, secondsLeft } from '../output/progress-rows.ts';
-import { type DescribedVolume, loadStored, loadVolumes, storedVolume } from './described.ts';
-import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
-import type { Session } from './session.ts';
-import { hasEnded } from './volumes.ts';
+import type { MovementDescription } from '../../../agent/index.ts';
+import { resultEntries } from '../../../archive/index.ts';
+import { hasMovementFailed, isMovementWaiting } from '../../../kube/index.ts';
+import { averageRate, secondsLeft } from '../../output/progress-rows.ts';
+import {
+  type DescribedVolume,
+  loadStored,
+  loadVolumes,
+  storedVolume,
+} from './described-objects.ts';
+import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from '../noun.ts';
+import type { Session } from '../session.ts';
+import { hasEnded } from '../volumes.ts';
 
 /** A backup or restore. The field names are a contract of `describe -o json`. */
 export interface DescribedRun {

@@ -1,16 +1,16 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError } from '../../../base/index.ts';
 import {
   BACKUPS,
   isUsable,
   type KubeObject,
   type NewObject,
   validLabel,
-} from '../../kube/index.ts';
-import { leftOutText, newestProven, ofSchedule, scheduleUidOf } from '../../restore/index.ts';
-import { printLine } from '../output/terminal.ts';
+} from '../../../kube/index.ts';
+import { leftOutText, newestProven, ofSchedule, scheduleUidOf } from '../../../restore/index.ts';
+import { printLine } from '../../output/terminal.ts';
 import { createOne, printObject } from './create.ts';
-import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
-import { type Session, withSession } from './session.ts';
+import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from '../noun.ts';
+import { type Session, withSession } from '../session.ts';
 import { type RestoreSpecFlags, readFlags } from './flag-values.ts';
 import {
   assertName,
@@ -20,7 +20,7 @@ import {
   restoreSpecOf,
   timestampedName,
 } from './specs.ts';
-import { waitForEnd } from './wait.ts';
+import { waitForEnd } from '../wait.ts';
 
 /** Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and `KUBE_*` errors. */
 export async function createRestore(name: string | undefined, given: object): Promise<void> {
@@ -43,7 +43,7 @@ export async function createRestore(name: string | undefined, given: object): Pr
     const isMade = flags.dryRun === true || flags.output === undefined;
     if (bringsBack(flags) && isMade) await assertKept(restore, session);
     if (flags.dryRun === true) {
-      const { printRehearsal } = await import('./print-rehearsal.ts');
+      const { printRehearsal } = await import('../dry-run/print-rehearsal.ts');
       await printRehearsal(restore, session, flags.output);
       return;
     }

@@ -2,32 +2,32 @@ import { randomUUID } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { BackupArchive } from '../../archive/index.ts';
-import { CodedError } from '../../base/index.ts';
-import { identityOfStored } from '../../item-operations/index.ts';
+import { BackupArchive } from '../../../archive/index.ts';
+import { CodedError } from '../../../base/index.ts';
+import { identityOfStored } from '../../../item-operations/index.ts';
 import {
   CONFIG_MAPS,
   DEPLOYMENTS,
   Discovery,
   type KubeObject,
   type Restore,
-} from '../../kube/index.ts';
+} from '../../../kube/index.ts';
 import {
   type RehearsalResult,
   type RehearsedItem,
   rehearseRestore,
   ResourceModifiers,
   validateRestore,
-} from '../../restore/index.ts';
-import { inPlaceHindrance } from '../../exposer/index.ts';
-import { RehearsedRun } from '../../server/index.ts';
-import { parsePolicyConfigMap } from '../../volume-policy/index.ts';
-import { backupServerOf } from '../policy/check-server.ts';
-import { VERSION } from '../version.ts';
-import { restorePoliciesOf } from '../server/restores.ts';
-import { withBucketOf } from './bucket.ts';
-import { BACKUP } from './noun.ts';
-import type { Session } from './session.ts';
+} from '../../../restore/index.ts';
+import { inPlaceHindrance } from '../../../exposer/index.ts';
+import { RehearsedRun } from '../../../server/index.ts';
+import { parsePolicyConfigMap } from '../../../volume-policy/index.ts';
+import { backupServerOf } from '../../policy/check-server.ts';
+import { VERSION } from '../../version.ts';
+import { restorePoliciesOf } from '../../server/restores.ts';
+import { withBucketOf } from '../bucket.ts';
+import { BACKUP } from '../noun.ts';
+import type { Session } from '../session.ts';
 
 /** Receives the results of a rehearsed restore, item by item. */
 export interface RehearsalReport {

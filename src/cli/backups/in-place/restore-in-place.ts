@@ -4,10 +4,10 @@ import {
   inPlaceReportOf,
   inPlaceState,
   StatusFollower,
-} from '../../agent/index.ts';
-import { BackupArchive } from '../../archive/index.ts';
-import { CodedError, isCanceled, isCode, messageOf } from '../../base/index.ts';
-import { inPlaceHindrance } from '../../exposer/index.ts';
+} from '../../../agent/index.ts';
+import { BackupArchive } from '../../../archive/index.ts';
+import { CodedError, isCanceled, isCode, messageOf } from '../../../base/index.ts';
+import { inPlaceHindrance } from '../../../exposer/index.ts';
 import {
   BACKUP_NAME,
   BACKUP_UID,
@@ -28,20 +28,20 @@ import {
   PVS,
   SERVED_MOVERS,
   validLabel,
-} from '../../kube/index.ts';
-import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
-import type { ClusterFlags } from '../cluster.ts';
-import { stdoutTerminal } from '../output/live-block.ts';
-import { writeOutput } from '../output/streams.ts';
-import { maxWriteBytes } from '../restore/in-place.ts';
-import { RecentRates } from '../output/progress-rows.ts';
-import { printable, printJson, printLine } from '../output/terminal.ts';
-import { UsageError } from '../usage-error.ts';
-import { withBucketOf } from './bucket.ts';
-import { isLive } from './colours.ts';
-import { BACKUP, findNamed, phaseOf, type Run } from './noun.ts';
-import { type Session, withSession } from './session.ts';
-import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
+} from '../../../kube/index.ts';
+import { type BrowsableVolume, volumesIn } from '../../browse/volumes.ts';
+import type { ClusterFlags } from '../../cluster.ts';
+import { stdoutTerminal } from '../../output/live-block.ts';
+import { writeOutput } from '../../output/streams.ts';
+import { maxWriteBytes } from '../../restore/in-place.ts';
+import { RecentRates } from '../../output/progress-rows.ts';
+import { printable, printJson, printLine } from '../../output/terminal.ts';
+import { UsageError } from '../../usage-error.ts';
+import { withBucketOf } from '../bucket.ts';
+import { isLive } from '../colours.ts';
+import { BACKUP, findNamed, phaseOf, type Run } from '../noun.ts';
+import { type Session, withSession } from '../session.ts';
+import { LiveWait, PlainWait, type WaitScreen } from '../wait-screen.ts';
 
 export interface InPlaceVerbFlags extends ClusterFlags {
   dryRun?: boolean;

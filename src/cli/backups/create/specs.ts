@@ -1,8 +1,8 @@
-import { namespaceListErrors } from '../../backup/index.ts';
-import { isCode, messageOf, systemClock, unixSeconds } from '../../base/index.ts';
-import { parseCron, Zone } from '../../cron/index.ts';
-import { type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
-import { UsageError } from '../usage-error.ts';
+import { namespaceListErrors } from '../../../backup/index.ts';
+import { isCode, messageOf, systemClock, unixSeconds } from '../../../base/index.ts';
+import { parseCron, Zone } from '../../../cron/index.ts';
+import { type KubeObject, type NewObject, validLabel } from '../../../kube/index.ts';
+import { UsageError } from '../../usage-error.ts';
 import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
 
 /**

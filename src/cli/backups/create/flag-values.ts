@@ -1,4 +1,4 @@
-import { goDurationNs, goDurationText } from '../../backup/index.ts';
+import { goDurationNs, goDurationText } from '../../../backup/index.ts';
 import {
   define,
   isCode,
@@ -6,9 +6,9 @@ import {
   labelSelectorOf,
   labelsProblem,
   lookup,
-} from '../../base/index.ts';
-import type { ClusterFlags } from '../cluster.ts';
-import { UsageError } from '../usage-error.ts';
+} from '../../../base/index.ts';
+import type { ClusterFlags } from '../../cluster.ts';
+import { UsageError } from '../../usage-error.ts';
 
 type Pairs = Record<string, string>;
 

@@ -1,14 +1,14 @@
-import { inPlaceState } from '../../agent/index.ts';
-import { CodedError, isCode } from '../../base/index.ts';
+import { inPlaceState } from '../../../agent/index.ts';
+import { CodedError, isCode } from '../../../base/index.ts';
 import {
   DATA_DOWNLOADS,
   type DataDownload,
   isInPlace,
   isMovementOver,
   waitFor,
-} from '../../kube/index.ts';
-import { printable, printLine } from '../output/terminal.ts';
-import type { Session } from './session.ts';
+} from '../../../kube/index.ts';
+import { printable, printLine } from '../../output/terminal.ts';
+import type { Session } from '../session.ts';
 
 /** Must exceed `--fence-timeout`: a disconnected data mover delays the CR's end that long. */
 const WAIT_MS = 900_000;

@@ -2,17 +2,17 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { DescribedRun } from '../../../src/cli/backups/describe-run.ts';
+import type { DescribedRun } from '../../../../src/cli/backups/describe/describe-run.ts';
 import {
   BACKUPS,
   DATA_UPLOADS,
   type KubeObject,
   RESTORES,
   SCHEDULES,
-} from '../../../src/kube/index.ts';
-import { Api } from './support/api.ts';
+} from '../../../../src/kube/index.ts';
+import { Api } from '../support/api.ts';
 
-const RECORDED = new URL('../../golden/velero/recorded/', import.meta.url).pathname;
+const RECORDED = new URL('../../../golden/velero/recorded/', import.meta.url).pathname;
 const read = <T>(file: string): T => JSON.parse(fs.readFileSync(join(RECORDED, file), 'utf8')) as T;
 const recorded = (file: string): KubeObject & { spec: object; status: object } => {
   const events = read<{ object: KubeObject & { spec: object; status: object } }[]>(file);

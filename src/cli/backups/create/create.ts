@@ -1,5 +1,5 @@
-import { CodedError, isCode } from '../../base/index.ts';
-import { environment } from '../../config/index.ts';
+import { CodedError, isCode } from '../../../base/index.ts';
+import { environment } from '../../../config/index.ts';
 import {
   apiVersionOf,
   BACKUP_STORAGE_LOCATIONS,
@@ -7,11 +7,11 @@ import {
   type NewObject,
   type Resource,
   VOLUME_SNAPSHOT_LOCATIONS,
-} from '../../kube/index.ts';
-import { printJson, printLine, setDocumentFormat } from '../output/terminal.ts';
-import { UsageError } from '../usage-error.ts';
-import { BACKUP, findNamed, type Noun, phaseOf, SCHEDULE } from './noun.ts';
-import { type Session, withSession } from './session.ts';
+} from '../../../kube/index.ts';
+import { printJson, printLine, setDocumentFormat } from '../../output/terminal.ts';
+import { UsageError } from '../../usage-error.ts';
+import { BACKUP, findNamed, type Noun, phaseOf, SCHEDULE } from '../noun.ts';
+import { type Session, withSession } from '../session.ts';
 import { type BackupSpecFlags, readFlags } from './flag-values.ts';
 import {
   assertBackupFlags,
@@ -24,7 +24,7 @@ import {
   scheduledBackup,
   timestampedName,
 } from './specs.ts';
-import { waitForEnd } from './wait.ts';
+import { waitForEnd } from '../wait.ts';
 
 export interface CreateBackupFlags extends BackupSpecFlags {
   fromSchedule?: string;

@@ -1,16 +1,16 @@
-import type { KubeObject, Tone } from '../../kube/index.ts';
-import type { RehearsalResult, RehearsedItem, RehearsalNote } from '../../restore/index.ts';
-import { ExitCode } from '../exit.ts';
-import { writeOutput } from '../output/streams.ts';
+import type { KubeObject, Tone } from '../../../kube/index.ts';
+import type { RehearsalResult, RehearsedItem, RehearsalNote } from '../../../restore/index.ts';
+import { ExitCode } from '../../exit.ts';
+import { writeOutput } from '../../output/streams.ts';
 import {
   type DocumentFormat,
   printable,
   printJson,
   setDocumentFormat,
-} from '../output/terminal.ts';
-import { paint } from './colours.ts';
+} from '../../output/terminal.ts';
+import { paint } from '../colours.ts';
 import { rehearse } from './rehearse.ts';
-import type { Session } from './session.ts';
+import type { Session } from '../session.ts';
 
 const TONES: Readonly<Record<RehearsedItem['outcome'], Tone>> = {
   created: 'good',

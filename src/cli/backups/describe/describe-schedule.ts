@@ -1,9 +1,9 @@
-import { BACKUPS, isSynced, toneOf, validLabel } from '../../kube/index.ts';
-import { expiryCell, timeCell } from './columns.ts';
+import { BACKUPS, isSynced, toneOf, validLabel } from '../../../kube/index.ts';
+import { expiryCell, timeCell } from '../columns.ts';
 import { fieldLines, listLines, specTexts } from './describe-text.ts';
-import { phaseOf } from './noun.ts';
-import type { Session } from './session.ts';
-import type { Schedule } from './specs.ts';
+import { phaseOf } from '../noun.ts';
+import type { Session } from '../session.ts';
+import type { Schedule } from '../create/specs.ts';
 
 interface DescribedSchedule {
   readonly kind: 'Schedule';
