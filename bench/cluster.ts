@@ -13,7 +13,7 @@
 import { parseArgs } from 'node:util';
 import { Agent } from '../src/agent/index.ts';
 import { type Clock, silentLogger, systemClock } from '../src/base/index.ts';
-import { Store } from '../src/dev/store.ts';
+import { Store } from '../src/dev/api-server/store.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,

@@ -141,7 +141,7 @@ if (process.argv[3] === undefined) {
 }
 const plugin = await buildPlugin();
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
-copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
+copyFileSync(`${root}src/dev/api-server/schemas.json.br`, `${out}/schemas.json.br`);
 // The manifests for `longshore install`, so that it needs no kustomize.
 writeFileSync(`${out}/install.json`, JSON.stringify(assetsOf(root)));
 // The inputs of program and plugin. image/spdx.ts derives the packages from them.

@@ -23,7 +23,7 @@ import { ClusterControllers } from './cluster-controllers.ts';
 import { NamespaceController } from './namespace-controller.ts';
 import { IN_PROCESS, PodRunner } from './pod-runner.ts';
 import { RepositoryKeeper } from './repository-keeper.ts';
-import { DEFAULT_SNAPSHOT_CLASS, DEFAULT_STORAGE_CLASS } from './resources.ts';
+import { DEFAULT_SNAPSHOT_CLASS, DEFAULT_STORAGE_CLASS } from './api-server/resources.ts';
 import { SIMULATED_DRIVER, SimulatedCsi } from './simulated-csi.ts';
 
 export interface DevClusterOptions {

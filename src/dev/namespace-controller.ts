@@ -1,6 +1,6 @@
 import type { Logger } from '../base/index.ts';
 import { Cache, Controller, type KubeClient, type KubeObject, NAMESPACES } from '../kube/index.ts';
-import { DEV_RESOURCES } from './resources.ts';
+import { DEV_RESOURCES } from './api-server/resources.ts';
 
 const AGAIN_MS = 200;
 

@@ -26,7 +26,7 @@ import {
   type Result,
 } from '../kube/index.ts';
 import { PodDirectories } from './pod-directories.ts';
-import { endLeftProcesses, noteProcess, processNote } from './left-processes.ts';
+import { endLeftProcesses, noteProcess, processNote } from './leftover-processes.ts';
 
 export interface PodRunnerOptions {
   readonly client: KubeClient;

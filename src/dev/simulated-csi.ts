@@ -22,7 +22,7 @@ import {
   type VolumeSnapshotClass,
   type VolumeSnapshotContent,
 } from '../kube/index.ts';
-import { DEFAULT_SNAPSHOT_CLASS } from './resources.ts';
+import { DEFAULT_SNAPSHOT_CLASS } from './api-server/resources.ts';
 
 const run = promisify(execFile);
 

@@ -17,7 +17,7 @@ import {
   type VolumeReads,
   withGlobalPolicies,
 } from '../volume-policy/index.ts';
-import { patiently } from './actions/setting.ts';
+import { patiently } from './actions/settings.ts';
 
 /** Velero's server notes here the ConfigMap, in its namespace, with policies for all backups. */
 const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';

@@ -5,10 +5,10 @@
  */
 export { openActions, type OpenActions } from './actions/index.ts';
 export { inPlacePolicyOf, isInPlaceOperation } from './actions/pvc-in-place.ts';
-export { isWaitNote } from './actions/unclaimed.ts';
-export { removeLostSnapshots } from './actions/lost-snapshots.ts';
+export { isWaitNote } from './actions/movements/unclaimed-movements.ts';
+export { removeLostSnapshots } from './actions/snapshots/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
-export { snapshotHindrances } from './actions/snapshot-class.ts';
+export { snapshotHindrances } from './actions/snapshots/snapshot-class.ts';
 export {
   choicesOf,
   globalPoliciesOf,

@@ -23,7 +23,7 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { openActions } from '../../src/plugin/actions/index.ts';
-import { snapshotHindrances } from '../../src/plugin/actions/snapshot-class.ts';
+import { snapshotHindrances } from '../../src/plugin/actions/snapshots/snapshot-class.ts';
 import { choicesOf, policiesOfBackup, readsOf } from '../../src/plugin/backup-policies.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-policy/index.ts';

@@ -1,4 +1,4 @@
-import type { Store, Stored } from '../../src/dev/store.ts';
+import type { Store, Stored } from '../../src/dev/api-server/store.ts';
 import { type KubeObject, PODS, PVCS, PVS, type Resource } from '../../src/kube/index.ts';
 import { type Loose, volumeHandle } from './objects.ts';
 import type { Random } from './virtual-time.ts';

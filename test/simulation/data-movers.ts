@@ -1,6 +1,6 @@
 import { FENCED_SUFFIX } from '../../src/agent/mover/fence.ts';
 import { MOVER_POD, moverOf } from '../../src/agent/mover/named-mover.ts';
-import type { Store } from '../../src/dev/store.ts';
+import type { Store } from '../../src/dev/api-server/store.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,

@@ -6,7 +6,7 @@ import {
   rfc3339Seconds,
   silentLogger,
 } from '../../src/base/index.ts';
-import { Store, type Stored } from '../../src/dev/store.ts';
+import { Store, type Stored } from '../../src/dev/api-server/store.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,

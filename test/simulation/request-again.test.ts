@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { type Clock, silentLogger } from '../../src/base/index.ts';
 import type { BlobStorage } from '../../src/blob/index.ts';
-import { Store, type Stored } from '../../src/dev/store.ts';
+import { Store, type Stored } from '../../src/dev/api-server/store.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,

@@ -1,7 +1,7 @@
 import { Registry } from 'prom-client';
 import { type Clock, CodedError, silentLogger } from '../../src/base/index.ts';
 import { type BlobId, BlobNotFoundError, type BlobStorage } from '../../src/blob/index.ts';
-import { Store, type Stored } from '../../src/dev/store.ts';
+import { Store, type Stored } from '../../src/dev/api-server/store.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,

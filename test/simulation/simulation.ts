@@ -1,7 +1,7 @@
 import { Agent } from '../../src/agent/index.ts';
 import { EXPOSING_LABEL, ownerOf, RESTARTS } from '../../src/agent/movement.ts';
 import { type Clock, type Logger, silentLogger } from '../../src/base/index.ts';
-import type { Stored } from '../../src/dev/store.ts';
+import type { Stored } from '../../src/dev/api-server/store.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,

@@ -1,6 +1,6 @@
 import type { Clock } from '../../src/base/index.ts';
-import { mergePatch } from '../../src/dev/patches.ts';
-import { type Change, Store, type Stored } from '../../src/dev/store.ts';
+import { mergePatch } from '../../src/dev/api-server/patches.ts';
+import { type Change, Store, type Stored } from '../../src/dev/api-server/store.ts';
 import {
   BEING_DELETED,
   CONTENT_FINALIZER,

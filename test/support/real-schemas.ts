@@ -3,12 +3,12 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, brotliDecompressSync } from 'node:zlib';
 import { CRDS } from '../../src/kube/index.ts';
-import { DEV_RESOURCES } from '../../src/dev/resources.ts';
+import { DEV_RESOURCES } from '../../src/dev/api-server/resources.ts';
 import { PEERS_DIR, type RealApi, startRealApi } from './real-api.ts';
 
 type Schemas = Record<string, Record<string, unknown>>;
 
-const FILE = new URL('../../src/dev/schemas.json.br', import.meta.url);
+const FILE = new URL('../../src/dev/api-server/schemas.json.br', import.meta.url);
 const LOCATIONS = 'velero.io_backupstoragelocations.yaml';
 
 /** The schemas in the repository. */

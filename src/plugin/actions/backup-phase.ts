@@ -1,6 +1,6 @@
 import { isCode } from '../../base/index.ts';
 import { type Backup, BACKUP_UID, BACKUPS, type KubeObject } from '../../kube/index.ts';
-import type { Setting } from './setting.ts';
+import type { Setting } from './settings.ts';
 import { CANCEL_ANNOTATION, FOR_BACKUP, MADE_BY_ANNOTATION, MOVED } from './velero-names.ts';
 
 export const DELETED = 'Deleted';

@@ -1,6 +1,6 @@
 import { type Pod, PODS } from '../../kube/index.ts';
 import { fileAnnotationsOf, type PodView } from '../../volume-policy/index.ts';
-import { patiently, type Setting } from './setting.ts';
+import { patiently, type Setting } from './settings.ts';
 
 /** A pod's volume that is a PVC. */
 export interface ClaimUser extends PodView {

@@ -1,15 +1,15 @@
-import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.ts';
-import { CLASS_RESTORE, ContentRestore, SnapshotRestore } from './snapshot-restore.ts';
-import { GroupDelete } from './group-handles.ts';
-import { PodVolumeOperation } from './pod-volume-operation.ts';
-import { PodVolumeRestoreOperation } from './pod-volume-restore-operation.ts';
+import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshots/snapshot-backup.ts';
+import { CLASS_RESTORE, ContentRestore, SnapshotRestore } from './snapshots/snapshot-restore.ts';
+import { GroupDelete } from './groups/group-handles.ts';
+import { PodVolumeOperation } from './movements/pod-volume-operation.ts';
+import { PodVolumeRestoreOperation } from './movements/pod-volume-restore-operation.ts';
 import { PvcBackup } from './pvc-backup.ts';
 import { PvcBlock } from './pvc-block.ts';
 import { PvcRestore } from './pvc-restore.ts';
 import { RecentAnswers } from './recent-answers.ts';
-import type { Setting } from './setting.ts';
-import { UploadDelete } from './upload-delete.ts';
-import { UploadResults } from './upload-result.ts';
+import type { Setting } from './settings.ts';
+import { UploadDelete } from './movements/upload-delete.ts';
+import { UploadResults } from './movements/upload-result.ts';
 
 export const openActions = (given: Setting) => actionsOf({ recent: new RecentAnswers(), ...given });
 

@@ -23,10 +23,10 @@ import type {
   CallContext,
   OperationProgress,
 } from '../contract.ts';
-import { removeMovedGroups } from './group-contents.ts';
-import { groupOf, GroupSnapshots } from './group-snapshots.ts';
-import { Movements } from './movements.ts';
-import { removeOrphans, type Sweep } from './orphans.ts';
+import { removeMovedGroups } from './groups/group-contents.ts';
+import { groupOf, GroupSnapshots } from './groups/group-snapshots.ts';
+import { Movements } from './movements/movements.ts';
+import { removeOrphans, type Sweep } from './snapshots/leftover-snapshots.ts';
 import {
   identifier,
   isStoredAgain,
@@ -37,8 +37,8 @@ import {
   SNAPSHOT_GROUP,
   snapshotTimeout,
   withMarks,
-} from './setting.ts';
-import { type CutSnapshot, Snapshots } from './snapshots.ts';
+} from './settings.ts';
+import { type CutSnapshot, Snapshots } from './snapshots/snapshots.ts';
 import {
   FOR_BACKUP,
   MUST_INCLUDE,

@@ -7,7 +7,7 @@ import {
 } from '../../kube/index.ts';
 import type { CallContext, ItemBlockAction, ResourceIdentifier } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
-import { identifier, patiently, type Setting } from './setting.ts';
+import { identifier, patiently, type Setting } from './settings.ts';
 
 /**
  * Items to back up together with a PVC: its volume, the PVCs of its group, and the pods that mount

@@ -10,9 +10,9 @@ import {
   SERVED_MOVERS,
   validLabel,
 } from '../../kube/index.ts';
-import { nameFor, placeOf } from './setting.ts';
+import { nameFor, placeOf } from './settings.ts';
 import { OPERATION_ID } from './velero-names.ts';
-import type { UploadResult } from './upload-result.ts';
+import type { UploadResult } from './movements/upload-result.ts';
 
 /** Annotations of a Restore for options without a Velero field: see `InPlaceOrder`. */
 const REMOVE_FIRST = 'longshore.io/remove-first';

@@ -25,7 +25,7 @@ import type {
   RestoreItemAction,
   RestoreOutput,
 } from '../contract.ts';
-import { Movements } from './movements.ts';
+import { Movements } from './movements/movements.ts';
 import {
   identifier,
   nameFor,
@@ -36,7 +36,7 @@ import {
   snapshotTimeout,
   withMarks,
   without,
-} from './setting.ts';
+} from './settings.ts';
 import {
   inPlaceDownload,
   inPlaceOperationId,
@@ -44,14 +44,14 @@ import {
   misfitOf,
   notInPlace,
 } from './pvc-in-place.ts';
-import { restoredSnapshotName } from './restored-name.ts';
+import { restoredSnapshotName } from './snapshots/restored-name.ts';
 import {
   dropResults,
   findBackup,
   isResultOf,
   resultsSelector,
   type UploadResult,
-} from './upload-result.ts';
+} from './movements/upload-result.ts';
 import {
   DYNAMIC_PV_RESTORE,
   MUST_RESTORE,

@@ -18,7 +18,7 @@ import {
 } from '../../volume-policy/index.ts';
 import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import { ClaimUsers } from './claim-users.ts';
-import { patiently, placeOf, type Setting } from './setting.ts';
+import { patiently, placeOf, type Setting } from './settings.ts';
 
 /** A Backup as it applies to one PVC: a rule about its snapshot overrides the Backup. */
 export interface PlannedBackup extends Backup {

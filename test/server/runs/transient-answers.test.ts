@@ -3,7 +3,7 @@ import { CodedError, silentLogger } from '../../../src/base/index.ts';
 import { listPages } from '../../../src/backup/items/lists.ts';
 import { kubeError, unreachable } from '../../../src/kube/client/errors.ts';
 import { askedFor, CONFIG_MAPS, type KubeClient, Patience } from '../../../src/kube/index.ts';
-import { patiently as askedByActions } from '../../../src/plugin/actions/setting.ts';
+import { patiently as askedByActions } from '../../../src/plugin/actions/settings.ts';
 import { Attempts } from '../../../src/server/deletion/attempts.ts';
 import { patiently } from '../../../src/server/runs/patience.ts';
 import { patientClient } from '../../../src/server/runs/while-away.ts';

@@ -7,7 +7,7 @@ import {
 } from '../../../src/archive/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { type Clock, messageOf } from '../../../src/base/index.ts';
-import type { Store } from '../../../src/dev/store.ts';
+import type { Store } from '../../../src/dev/api-server/store.ts';
 import { backupOperationSchema } from '../../../src/item-operations/index.ts';
 import {
   type Backup,

@@ -1,4 +1,4 @@
-import type { Stored } from '../../../src/dev/store.ts';
+import type { Stored } from '../../../src/dev/api-server/store.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,

@@ -1,6 +1,6 @@
 import { restoreJournalFolder } from '../../../src/archive/index.ts';
 import { type Clock, CodedError, messageOf } from '../../../src/base/index.ts';
-import type { Store } from '../../../src/dev/store.ts';
+import type { Store } from '../../../src/dev/api-server/store.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,

@@ -1,7 +1,7 @@
 import { Registry } from 'prom-client';
 import { type Clock, isCode, type Logger } from '../../../src/base/index.ts';
-import { discovery as served } from '../../../src/dev/discovery.ts';
-import type { Store } from '../../../src/dev/store.ts';
+import { discovery as served } from '../../../src/dev/api-server/discovery.ts';
+import type { Store } from '../../../src/dev/api-server/store.ts';
 import type { KubeClient, KubeObject, Resource } from '../../../src/kube/index.ts';
 import { unreachable } from '../../../src/kube/client/errors.ts';
 import type { ListOptions } from '../../../src/kube/client/client.ts';
