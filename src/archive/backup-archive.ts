@@ -9,10 +9,10 @@ import {
 } from '../base/index.ts';
 import type { Bucket, ObjectOptions, SignalOptions } from '../blob/index.ts';
 import { BackupFolder } from './backup-folder.ts';
-import { settled, withFiles } from './checksums.ts';
-import { ChecksumsFile } from './checksums-file.ts';
+import { settled, withFiles } from './signing/checksums.ts';
+import { ChecksumsFile } from './signing/checksums-file.ts';
 import type { DeletionOptions } from './delete-folder.ts';
-import { DeletionNotes, type PreviousBackup } from './deletion-notes.ts';
+import { DeletionNotes, type PreviousBackup } from './signing/deletion-notes.ts';
 import {
   type BackupUpdate,
   type EncodedFile,
@@ -22,7 +22,7 @@ import {
   sumsOf,
   uidIn,
 } from './encoded-files.ts';
-import { backupSchema, type StoredBackup } from './files.ts';
+import { backupSchema, type StoredBackup } from './file-schemas.ts';
 import { gunzipped } from './gzip.ts';
 import { holds } from './holds.ts';
 import {
@@ -34,8 +34,8 @@ import {
 } from './layout.ts';
 import { putLogTail } from './log-tail.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { canSign, encryptsFiles } from './signature.ts';
-import { type AnyBackup, isFinal, isStoredOf } from './states.ts';
+import { canSign, encryptsFiles } from './signing/signature.ts';
+import { type AnyBackup, isFinal, isStoredOf } from './backup-state.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
 

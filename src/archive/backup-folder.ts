@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { CodedError, isCode, type Logger, messageOf } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { deleteFolder, type DeletionOptions } from './delete-folder.ts';
-import type { StoredBackup } from './files.ts';
+import type { StoredBackup } from './file-schemas.ts';
 import {
   backupFolder,
   backupKey,

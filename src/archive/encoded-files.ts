@@ -1,5 +1,5 @@
 import type { Body } from '../blob/index.ts';
-import { stateOf, sumOf } from './checksums.ts';
+import { stateOf, sumOf } from './signing/checksums.ts';
 import {
   backupSchema,
   namesIn,
@@ -9,7 +9,7 @@ import {
   type Results,
   RESULTS,
   VOLUME_SNAPSHOT,
-} from './files.ts';
+} from './file-schemas.ts';
 import { encodeJsonGzip, encodeListsGzip, goJsonIndented } from './json-file.ts';
 import type { BackupFile } from './layout.ts';
 import type { ScratchFile, Sum } from './scratch-file.ts';

@@ -3,7 +3,7 @@ import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip } from 'node:zlib';
 import { codeOf, formatBytes } from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
-import { damaged } from './damage.ts';
+import { damaged } from './damaged-error.ts';
 
 /** Our choice: threads of zlib return pieces of this size. */
 const PIECE_BYTES = 64 << 10;

@@ -6,11 +6,11 @@
  */
 export { BackupArchive } from './backup-archive.ts';
 export type { BackupUpdate, NewBackup } from './encoded-files.ts';
-export { IGNORE_MISSING } from './missing-backups.ts';
-export type { PreviousBackup } from './deletion-notes.ts';
+export { IGNORE_MISSING } from './signing/missing-backups.ts';
+export type { PreviousBackup } from './signing/deletion-notes.ts';
 export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
-export { Contents } from './contents.ts';
+export { Contents } from './item-contents.ts';
 export {
   type NativeSnapshot,
   type ResourceList,
@@ -18,7 +18,7 @@ export {
   resultEntries,
   type Results,
   type StoredBackup,
-} from './files.ts';
+} from './file-schemas.ts';
 export {
   FORMAT_VERSION,
   type ItemDirectory,
@@ -59,8 +59,8 @@ export {
   type SigningPasswords,
   signWith,
   WELL_KNOWN_PASSWORD,
-} from './signature.ts';
-export { isFinal, isStoredOf, locationProblem, standingOf } from './states.ts';
+} from './signing/signature.ts';
+export { isFinal, isStoredOf, locationProblem, standingOf } from './backup-state.ts';
 export {
   type BackupTrust,
   type FindingKind,
@@ -68,7 +68,7 @@ export {
   type LocationFinding,
   type LocationSurvey,
   surveyLocation,
-} from './survey.ts';
+} from './location-survey.ts';
 export {
   CONTENT_LIMITS,
   type ContentLimits,

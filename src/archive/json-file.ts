@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { formatBytes, goJson, goString, parseJsonLossless } from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
-import { damaged } from './damage.ts';
+import { damaged } from './damaged-error.ts';
 import { gunzipped, gzipped } from './gzip.ts';
 
 /** Our choice: a resource list of two million items. */

@@ -11,7 +11,7 @@ import {
   type Results,
   RESULTS,
   resultsSchema,
-} from './files.ts';
+} from './file-schemas.ts';
 import { gunzipped } from './gzip.ts';
 import {
   decodeJson,

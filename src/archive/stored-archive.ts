@@ -8,11 +8,11 @@ import {
   type SignalOptions,
 } from '../blob/index.ts';
 import type { KubeObject } from '../kube/index.ts';
-import { ChecksumRules } from './checksums.ts';
-import type { ChecksumsFile } from './checksums-file.ts';
-import { Contents } from './contents.ts';
-import { damaged } from './damage.ts';
-import type { PreviousBackup } from './deletion-notes.ts';
+import { ChecksumRules } from './signing/checksums.ts';
+import type { ChecksumsFile } from './signing/checksums-file.ts';
+import { Contents } from './item-contents.ts';
+import { damaged } from './damaged-error.ts';
+import type { PreviousBackup } from './signing/deletion-notes.ts';
 import {
   backupSchema,
   type NativeSnapshot,
@@ -24,7 +24,7 @@ import {
   type StoredBackup,
   volumeSnapshotsSchema,
   listSchema,
-} from './files.ts';
+} from './file-schemas.ts';
 import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
 import {
@@ -34,7 +34,7 @@ import {
   assertUnchanged,
   canSign,
   type SignatureState,
-} from './signature.ts';
+} from './signing/signature.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 

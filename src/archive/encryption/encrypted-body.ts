@@ -7,7 +7,7 @@ import {
 } from 'node:crypto';
 import { assert, CodedError } from '../../base/index.ts';
 import type { Body } from '../../blob/index.ts';
-import { damaged } from '../damage.ts';
+import { damaged } from '../damaged-error.ts';
 
 /**
  * The format of an encrypted file: a header, then pieces of {@link PIECE_BYTES}, each with a tag.

@@ -8,7 +8,7 @@ import type {
   SignalOptions,
 } from '../../blob/index.ts';
 import { backupKey, isArchiveName, moverLogsFolder, restoreKey } from '../layout.ts';
-import type { Signing } from '../signature.ts';
+import type { Signing } from '../signing/signature.ts';
 import { fileOf, runFolderOf, sealsFolder } from '../write-once/version-keys.ts';
 import { stamped, unstamped } from './stamp.ts';
 import { assertPlain, decrypted, encrypted } from './encrypted-body.ts';

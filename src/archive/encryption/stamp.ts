@@ -1,5 +1,5 @@
 import { createHash, createHmac, hkdfSync, timingSafeEqual } from 'node:crypto';
-import { damaged } from '../damage.ts';
+import { damaged } from '../damaged-error.ts';
 import type { FileKey } from './encrypted-body.ts';
 
 /**

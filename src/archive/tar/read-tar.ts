@@ -1,6 +1,6 @@
 import { formatBytes, lookup } from '../../base/index.ts';
 import type { Body } from '../../blob/index.ts';
-import { damaged } from '../damage.ts';
+import { damaged } from '../damaged-error.ts';
 import { BLOCK_BYTES, decodeHeader, decodePax, isZero, type TarHeader } from './header.ts';
 import { PathSet } from './path-set.ts';
 

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { CodedError, isCode, type Logger, lookup } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
-import { damaged } from '../damage.ts';
+import { damaged } from '../damaged-error.ts';
 import { decodeJson } from '../json-file.ts';
 import type { FileVersions } from './file-versions.ts';
 import { isSameObject } from './same-object.ts';

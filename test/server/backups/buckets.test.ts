@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { signingKey, WriteOnceBucket } from '../../../src/archive/index.ts';
-import { Signing, signingOf } from '../../../src/archive/signature.ts';
+import { Signing, signingOf } from '../../../src/archive/signing/signature.ts';
 import { CodedError, type Logger, silentLogger } from '../../../src/base/index.ts';
 import type { KubeClient } from '../../../src/kube/index.ts';
 import { encryptionProblem } from '../../../src/server/backups/buckets.ts';

@@ -1,11 +1,11 @@
-import { goJson, isCode, type Logger, messageOf } from '../base/index.ts';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { goJson, isCode, type Logger, messageOf } from '../../base/index.ts';
+import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { type Checksums, checksumsSchema, sinceOthers, stateOf } from './checksums.ts';
-import { damaged } from './damage.ts';
-import { encodedBytes, type EncodedFile } from './encoded-files.ts';
-import { backupSchema, type StoredBackup } from './files.ts';
-import { decodeJson } from './json-file.ts';
-import { backupKey } from './layout.ts';
+import { damaged } from '../damaged-error.ts';
+import { encodedBytes, type EncodedFile } from '../encoded-files.ts';
+import { backupSchema, type StoredBackup } from '../file-schemas.ts';
+import { decodeJson } from '../json-file.ts';
+import { backupKey } from '../layout.ts';
 import { type SignatureState, signingOf } from './signature.ts';
 
 /** The checksums file of each backup in a bucket. */

@@ -1,9 +1,9 @@
-import { type Nanoseconds, parseGoTime, silentLogger } from '../base/index.ts';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { type Nanoseconds, parseGoTime, silentLogger } from '../../base/index.ts';
+import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { DeletionNotes, type PreviousBackup } from './deletion-notes.ts';
-import { backupKey, isArchiveName } from './layout.ts';
+import { backupKey, isArchiveName } from '../layout.ts';
 import { signingOf } from './signature.ts';
-import type { StoredArchive } from './stored-archive.ts';
+import type { StoredArchive } from '../stored-archive.ts';
 
 /** Annotation of a Backup. Set by a person who knows why the previous backup is missing. */
 export const IGNORE_MISSING = 'longshore.io/ignore-missing';

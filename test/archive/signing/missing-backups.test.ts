@@ -10,11 +10,11 @@ import {
   surveyLocation,
   TarballWriter,
   WriteOnceBucket,
-} from '../../src/archive/index.ts';
-import { CodedError, ManualClock, type Nanoseconds, parseGoTime } from '../../src/base/index.ts';
-import type { Bucket } from '../../src/blob/index.ts';
-import { tempDirectory } from '../support/kopia.ts';
-import { MemoryBucket } from '../support/memory-bucket.ts';
+} from '../../../src/archive/index.ts';
+import { CodedError, ManualClock, type Nanoseconds, parseGoTime } from '../../../src/base/index.ts';
+import type { Bucket } from '../../../src/blob/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
 
 const scratch = tempDirectory('chain');
 const NOW = parseGoTime('2026-11-29T12:00:00Z');

@@ -1,11 +1,11 @@
 import { createHash, createHmac, hkdfSync, scrypt, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 import { z } from 'zod';
-import { CodedError, goJson } from '../base/index.ts';
-import type { Bucket } from '../blob/index.ts';
-import { SIGNED } from '../kube/index.ts';
-import type { FileKey } from './encryption/encrypted-body.ts';
-import { isFinal } from './states.ts';
+import { CodedError, goJson } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import { SIGNED } from '../../kube/index.ts';
+import type { FileKey } from '../encryption/encrypted-body.ts';
+import { isFinal } from '../backup-state.ts';
 
 /**
  * The author of a backup's files. `signed`: an owner of the repository password. `unsigned`:

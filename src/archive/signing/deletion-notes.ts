@@ -7,10 +7,15 @@ import {
   type Nanoseconds,
   parseGoTime,
   rfc3339Seconds,
-} from '../base/index.ts';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
-import { decodeJson } from './json-file.ts';
-import { BACKUPS_FOLDER, deletionNoteKey, DELETION_NOTES_FOLDER, isArchiveName } from './layout.ts';
+} from '../../base/index.ts';
+import type { Bucket, SignalOptions } from '../../blob/index.ts';
+import { decodeJson } from '../json-file.ts';
+import {
+  BACKUPS_FOLDER,
+  deletionNoteKey,
+  DELETION_NOTES_FOLDER,
+  isArchiveName,
+} from '../layout.ts';
 import { signatureSchema, signingOf } from './signature.ts';
 
 /** The newest signed backup of the location when another one was stored. */

@@ -11,10 +11,10 @@ import {
   type StoredArchive,
   surveyLocation,
   TarballWriter,
-} from '../../src/archive/index.ts';
-import { ManualClock, parseGoTime } from '../../src/base/index.ts';
-import { tempDirectory } from '../support/kopia.ts';
-import { MemoryBucket } from '../support/memory-bucket.ts';
+} from '../../../src/archive/index.ts';
+import { ManualClock, parseGoTime } from '../../../src/base/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
 
 const scratch = tempDirectory('signatures');
 const nowNs = parseGoTime('2026-11-29T00:00:00Z');

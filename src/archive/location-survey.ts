@@ -8,10 +8,10 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
-import { missingBackups } from './missing-backups.ts';
+import { missingBackups } from './signing/missing-backups.ts';
 import { isUnderWay, isUnstored, SIGNED } from '../kube/index.ts';
-import { checksSignatures, type SignatureState } from './signature.ts';
-import { locationProblem, standingOf } from './states.ts';
+import { checksSignatures, type SignatureState } from './signing/signature.ts';
+import { locationProblem, standingOf } from './backup-state.ts';
 import type { StoredArchive } from './stored-archive.ts';
 
 /** The cluster's knowledge of a location. */

@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import type { Body } from '../blob/index.ts';
-import { damaged } from './damage.ts';
+import type { Body } from '../../blob/index.ts';
+import { damaged } from '../damaged-error.ts';
 import { previousSchema } from './deletion-notes.ts';
-import type { StoredBackup } from './files.ts';
-import type { BackupFile } from './layout.ts';
-import type { Sum } from './scratch-file.ts';
+import type { StoredBackup } from '../file-schemas.ts';
+import type { BackupFile } from '../layout.ts';
+import type { Sum } from '../scratch-file.ts';
 import { signatureSchema } from './signature.ts';
 
 const sumSchema = z.object({ lengthBytes: z.number(), sha256: z.string() });

@@ -1,7 +1,7 @@
 import { type Nanoseconds, parseGoTime } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { hasEnded, isFinalizing, isWaiting } from '../kube/index.ts';
-import type { StoredBackup } from './files.ts';
+import type { StoredBackup } from './file-schemas.ts';
 import { foreignFolders } from './layout.ts';
 
 /** Whether no program writes to the backup any more. */
