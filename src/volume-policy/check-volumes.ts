@@ -1,7 +1,7 @@
 import { lookup } from '../base/index.ts';
 import { type ActionType, isOfVelero } from './actions.ts';
 import type { VolumeView } from './conditions.ts';
-import type { Because } from './because.ts';
+import type { Because } from './decision-reason.ts';
 import {
   type BackupChoices,
   decideFiles,
@@ -22,7 +22,7 @@ import {
   type PvFacts,
   veleroViewOf,
   viewOf,
-} from './facts.ts';
+} from './volume-facts.ts';
 import { keyOf, type ListedVolumes } from './listed-volumes.ts';
 import type { VolumeRule } from './rule.ts';
 import { whyUnbound } from './volume-helper.ts';

@@ -1,4 +1,4 @@
-import { ruleText } from './because.ts';
+import { ruleText } from './decision-reason.ts';
 import type { VolumePolicies } from './policies.ts';
 
 /** A rule that moves volumes. */

@@ -1,9 +1,9 @@
 import { isSnapshotAction, type PolicyAction } from './actions.ts';
 import type { VolumeView } from './conditions.ts';
-import type { PodVolumeFacts } from './facts.ts';
-import { asksForFiles, OPT_IN, OPT_OUT, type PodView } from './legacy.ts';
+import type { PodVolumeFacts } from './volume-facts.ts';
+import { asksForFiles, OPT_IN, OPT_OUT, type PodView } from './pod-annotations.ts';
 import type { VolumePolicies } from './policies.ts';
-import { type Because, ruleText } from './because.ts';
+import { type Because, ruleText } from './decision-reason.ts';
 import type { VolumeRule } from './rule.ts';
 import { SKIP_REASONS } from './skipped-volumes.ts';
 

@@ -2,8 +2,8 @@ import type { Node } from 'yaml';
 import { lookup } from '../base/index.ts';
 import { type PolicyLabelSelector, readLabelSelector } from './label-selector.ts';
 import { globProblem, patternProblem } from './name-patterns.ts';
-import { cut, type YamlDocument } from './yaml-document.ts';
-import { type Field, fieldsOf, type TextAt, textsAt } from './yaml-fields.ts';
+import { cut, type YamlDocument } from './yaml/yaml-document.ts';
+import { type Field, fieldsOf, type TextAt, textsAt } from './yaml/yaml-fields.ts';
 
 /** Resources that a backup includes, with the Backup's field names. */
 export interface IncludeExcludePolicy {

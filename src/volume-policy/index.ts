@@ -15,7 +15,7 @@ export {
   type WantedSnapshot,
 } from './check-volumes.ts';
 export type { VolumeView } from './conditions.ts';
-export { type Because, becauseText, decidedBy, ruleText } from './because.ts';
+export { type Because, becauseText, decidedBy, ruleText } from './decision-reason.ts';
 export { movingRules } from './data-movers.ts';
 export { type Decision, planSnapshot, refusedText } from './decisions.ts';
 export {
@@ -25,9 +25,9 @@ export {
   type PvcObject,
   type PvObject,
   viewOf,
-} from './facts.ts';
+} from './volume-facts.ts';
 export { combineWithPolicy } from './combined-filters.ts';
-export { fileAnnotationsOf, type PodView } from './legacy.ts';
+export { fileAnnotationsOf, type PodView } from './pod-annotations.ts';
 export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
 export {
   ignoredInGlobal,
@@ -52,5 +52,5 @@ export {
   type VolumeLookup,
   whyUnbound,
 } from './volume-helper.ts';
-export { cut, joined, YamlDocument } from './yaml-document.ts';
-export { type Field, fieldsOf } from './yaml-fields.ts';
+export { cut, joined, YamlDocument } from './yaml/yaml-document.ts';
+export { type Field, fieldsOf } from './yaml/yaml-fields.ts';

@@ -1,7 +1,7 @@
 import type { Node } from 'yaml';
 import { isLabelKey, isLabelValue, LABEL_OPERATORS, takesValues } from '../base/index.ts';
-import { cut, joined, type YamlDocument } from './yaml-document.ts';
-import { fieldsOf, textsAt } from './yaml-fields.ts';
+import { cut, joined, type YamlDocument } from './yaml/yaml-document.ts';
+import { fieldsOf, textsAt } from './yaml/yaml-fields.ts';
 
 export interface PolicyLabelSelector {
   readonly matchLabels: Readonly<Record<string, string>>;

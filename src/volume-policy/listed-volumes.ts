@@ -9,7 +9,7 @@ import {
   type PvcObject,
   type PvFacts,
   type PvObject,
-} from './facts.ts';
+} from './volume-facts.ts';
 import type { VolumeUser } from './decisions.ts';
 import type { VolumeLookup } from './volume-helper.ts';
 

@@ -12,9 +12,9 @@ import { type FilterPolicies, readFilters } from './filters.ts';
 import type { PolicyProblem } from './problems.ts';
 import type { VolumeRule } from './rule.ts';
 import { VOLUME_TYPES } from './volume-types.ts';
-import { nearest, orList } from './words.ts';
-import { cut, joined, YamlDocument } from './yaml-document.ts';
-import { type Field, fieldsOf } from './yaml-fields.ts';
+import { nearest, orList } from './similar-words.ts';
+import { cut, joined, YamlDocument } from './yaml/yaml-document.ts';
+import { type Field, fieldsOf } from './yaml/yaml-fields.ts';
 
 export interface ReadPolicies {
   readonly problems: readonly PolicyProblem[];

@@ -23,8 +23,8 @@ import {
   type PvObject,
   veleroViewOf,
   viewOf,
-} from './facts.ts';
-import { fileAnnotationsOf } from './legacy.ts';
+} from './volume-facts.ts';
+import { fileAnnotationsOf } from './pod-annotations.ts';
 
 /** Looks up the objects around a volume. Undefined if an object does not exist. */
 export interface VolumeLookup {

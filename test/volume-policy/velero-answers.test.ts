@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { isCode } from '../../src/base/index.ts';
 import { parseVolumePolicies } from '../../src/volume-policy/index.ts';
-import { veleroViewOf, viewOf } from '../../src/volume-policy/facts.ts';
+import { veleroViewOf, viewOf } from '../../src/volume-policy/volume-facts.ts';
 import { factsOfPv, factsOfPvc } from '../../src/volume-policy/index.ts';
 import { type Answer, askVelero } from '../golden/volume-policy/answers.ts';
 import { askOurs } from '../golden/volume-policy/ask-ours.ts';

@@ -1,6 +1,6 @@
 import { NO_QUANTITY, type Quantity, quantityOrNone } from './capacity.ts';
 import type { CsiSource, NfsSource, VolumeView } from './conditions.ts';
-import { fileAnnotationsOf } from './legacy.ts';
+import { fileAnnotationsOf } from './pod-annotations.ts';
 import { sourceWithoutFiles, typeOfPodVolume, typeOfPv } from './volume-types.ts';
 
 /** The parts of API objects that policies read. */

@@ -10,8 +10,8 @@ import {
   Scalar,
   visit,
 } from 'yaml';
-import { messageOf } from '../base/index.ts';
-import { type Place, ProblemList } from './problems.ts';
+import { messageOf } from '../../base/index.ts';
+import { type Place, ProblemList } from '../problems.ts';
 import { goText, type PlainValue, resolvePlain } from './yaml-scalars.ts';
 
 /** Size limit of a ConfigMap (Kubernetes: MaxSecretSize, 1 MiB for all of its data). */

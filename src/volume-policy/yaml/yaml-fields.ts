@@ -1,5 +1,5 @@
 import type { Node } from 'yaml';
-import { nearest, orList } from './words.ts';
+import { nearest, orList } from '../similar-words.ts';
 import { joined, type YamlDocument } from './yaml-document.ts';
 
 /** A resolved value and its key. */
