@@ -49,7 +49,7 @@ const IGNORE_PATTERNS = '^src/snapshot/policy/ignore-pattern\\.ts$';
  * Threads compare directories with Kopia's streams of them; they load these files, and not the
  * repository that snapshots are in.
  */
-const DIRECTORY_TEXT = '^src/snapshot/directory-(text|check)\\.ts$';
+const DIRECTORY_TEXT = '^src/snapshot/directory/directory-(text|check)\\.ts$';
 /**
  * Loaded before the rest of the program, by `cli/head-start.ts`: their folders are most of that
  * rest.

@@ -14,7 +14,7 @@ export {
   parseSummary,
   type EntryError,
   isCheckpointed,
-} from './directory.ts';
+} from './directory/directory.ts';
 export {
   encodeSnapshot,
   getSnapshot,
@@ -52,18 +52,18 @@ export {
 export { parseIgnoreFile, parseIgnorePattern } from './policy/ignore-pattern.ts';
 export { parsePathPattern, type PathPattern } from './policy/path-pattern.ts';
 export { expiredSnapshots, retentionReasons } from './policy/retention.ts';
-export { DirectoryDecoder, readDirectory, streamDirectory } from './directory-stream.ts';
+export { DirectoryDecoder, readDirectory, streamDirectory } from './directory/directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { changePins } from './pins.ts';
 export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
-export { findInDirectory } from './find-in-directory.ts';
+export { findInDirectory } from './directory/find-in-directory.ts';
 export { resolveEntry, resolveOrigin } from './resolve-entry.ts';
 export { type Batches, walkDirectories, type WalkedEntry, walkTree } from './tree-walk.ts';
-export { newTreeCounters, type TreeCounters, verifyTrees } from './verify.ts';
-export { type DamagedSnapshot } from './damage-search.ts';
-export { type VerificationReport, verifyRepository } from './verification.ts';
+export { newTreeCounters, type TreeCounters, verifyTrees } from './verify/verify.ts';
+export { type DamagedSnapshot } from './verify/damage-search.ts';
+export { type VerificationReport, verifyRepository } from './verify/verification.ts';
 export { forgetSnapshots } from './forget.ts';
 export { planGarbageCollection } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';
-export { attachRoot, findLostRoots, type LostRoot } from './lost-roots.ts';
+export { attachRoot, findLostRoots, type LostRoot } from './verify/lost-roots.ts';

@@ -9,8 +9,8 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { recordedIn, withNote } from '../volume-files/index.ts';
-import type { DirectoryEntry, DirectorySummary } from './directory.ts';
-import { findInDirectory } from './find-in-directory.ts';
+import type { DirectoryEntry, DirectorySummary } from './directory/directory.ts';
+import { findInDirectory } from './directory/find-in-directory.ts';
 import { getSnapshot, noSuchSnapshot, type Snapshot } from './snapshot-manifest.ts';
 import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';

@@ -10,7 +10,7 @@ import {
   RawNumber,
 } from '../base/index.ts';
 import type { Manifest, ManifestId, Repository } from '../repository/index.ts';
-import { type DirectoryEntry, encodeEntry, parseEntry, sumOrZero } from './directory.ts';
+import { type DirectoryEntry, encodeEntry, parseEntry, sumOrZero } from './directory/directory.ts';
 import { type SourceInfo, sourceLabels } from './source.ts';
 
 /** Counters of one upload, as stored in the manifest. */

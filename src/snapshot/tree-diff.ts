@@ -1,8 +1,8 @@
 import type { Repository } from '../repository/index.ts';
 import { rawNameIn } from '../volume-files/index.ts';
-import type { DirectoryEntry } from './directory.ts';
-import { pairEntries } from './directory-pairs.ts';
-import { streamDirectory } from './directory-stream.ts';
+import type { DirectoryEntry } from './directory/directory.ts';
+import { pairEntries } from './directory/directory-pairs.ts';
+import { streamDirectory } from './directory/directory-stream.ts';
 import { walkTree } from './tree-walk.ts';
 
 export interface TreeChange {

@@ -1,7 +1,7 @@
 import { Semaphore } from '../base/index.ts';
 import type { ObjectId, Repository } from '../repository/index.ts';
-import type { DirectoryEntry } from './directory.ts';
-import { streamDirectory } from './directory-stream.ts';
+import type { DirectoryEntry } from './directory/directory.ts';
+import { streamDirectory } from './directory/directory-stream.ts';
 
 export interface WalkedEntry {
   readonly entry: DirectoryEntry;

@@ -10,8 +10,8 @@ import {
   type TaskContext,
   visitContents,
 } from '../repository/index.ts';
-import { readDirectoryObjects } from './directory-objects.ts';
-import { streamDirectory } from './directory-stream.ts';
+import { readDirectoryObjects } from './directory/directory-objects.ts';
+import { streamDirectory } from './directory/directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
 import { listSnapshots } from './snapshot-manifest.ts';
 import { ObjectStack } from './object-stack.ts';

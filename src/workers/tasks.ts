@@ -15,8 +15,8 @@ import {
   type Span,
   type SplitterSpec,
 } from '../codec/index.ts';
-import { checkDirectory } from '../snapshot/directory-check.ts';
-import { compareWithStream } from '../snapshot/directory-text.ts';
+import { checkDirectory } from '../snapshot/directory/directory-check.ts';
+import { compareWithStream } from '../snapshot/directory/directory-text.ts';
 import {
   applyAttributesToPinned,
   type BytePath,

@@ -8,7 +8,7 @@ import {
   type DirectoryEntry,
   encodeDirectory,
 } from '../../src/snapshot/index.ts';
-import { type EntryPair, pairEntries } from '../../src/snapshot/directory-pairs.ts';
+import { type EntryPair, pairEntries } from '../../src/snapshot/directory/directory-pairs.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 

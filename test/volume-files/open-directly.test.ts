@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { posix } from '../../src/base/index.ts';
-import { checkDirectory } from '../../src/snapshot/directory-check.ts';
+import { checkDirectory } from '../../src/snapshot/directory/directory-check.ts';
 import { hasMoreNames } from '../../src/uploader/long-directory/long-listing.ts';
 import { openRegular } from '../../src/uploader/file-data/regular-file.ts';
 import {

@@ -1,14 +1,17 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { posix } from '../../src/base/index.ts';
-import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
-import { checkDirectory, type DirectoryCheck } from '../../src/snapshot/directory-check.ts';
-import { compareWithStream } from '../../src/snapshot/directory-text.ts';
-import { onlyDirectories, readDirectory } from '../../src/volume-files/index.ts';
-import { decodeListing } from '../../src/uploader/listing/listing.ts';
-import type { ObjectId } from '../../src/repository/index.ts';
-import { tempDirectory } from '../support/kopia.ts';
+import { posix } from '../../../src/base/index.ts';
+import { type DirectoryEntry, encodeDirectory } from '../../../src/snapshot/index.ts';
+import {
+  checkDirectory,
+  type DirectoryCheck,
+} from '../../../src/snapshot/directory/directory-check.ts';
+import { compareWithStream } from '../../../src/snapshot/directory/directory-text.ts';
+import { onlyDirectories, readDirectory } from '../../../src/volume-files/index.ts';
+import { decodeListing } from '../../../src/uploader/listing/listing.ts';
+import type { ObjectId } from '../../../src/repository/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
 
 const work = tempDirectory('directory-check');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));

@@ -1,17 +1,17 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import type { BlobId } from '../../src/blob/index.ts';
-import { objectId, type Repository } from '../../src/repository/index.ts';
+import type { BlobId } from '../../../src/blob/index.ts';
+import { objectId, type Repository } from '../../../src/repository/index.ts';
 import {
   type DirectoryEntry,
   listSnapshots,
   readDirectory,
   verifyTrees,
-} from '../../src/snapshot/index.ts';
-import { randomBytes } from '../../src/base/index.ts';
-import { tempDirectory } from '../support/kopia.ts';
-import { backUp, createTest, openTest } from '../support/repositories.ts';
+} from '../../../src/snapshot/index.ts';
+import { randomBytes } from '../../../src/base/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { backUp, createTest, openTest } from '../../support/repositories.ts';
 
 const work = tempDirectory('verify');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));

@@ -5,7 +5,7 @@ import {
   MINUTE_NS,
   type Nanoseconds,
   Stopwatch,
-} from '../base/index.ts';
+} from '../../base/index.ts';
 import {
   DamagedContents,
   isSampled,
@@ -18,9 +18,9 @@ import {
   type VerificationRecord,
   verifyContents,
   type VerifyCounters,
-} from '../repository/index.ts';
+} from '../../repository/index.ts';
 import { type DamageSearchResult, searchDamage } from './damage-search.ts';
-import { listReadableSnapshots, type Snapshot } from './snapshot-manifest.ts';
+import { listReadableSnapshots, type Snapshot } from '../snapshot-manifest.ts';
 import { PROBLEMS_MAX, type TreeCounters, verifyTrees } from './verify.ts';
 
 /** How often findings are recorded. Our choice: a killed run repeats this much reading. */

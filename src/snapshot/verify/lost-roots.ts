@@ -1,4 +1,4 @@
-import { CodedError, isCode, type Nanoseconds, SECOND_NS } from '../base/index.ts';
+import { CodedError, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
 import {
   type ContentId,
   type IndexMarks,
@@ -9,11 +9,11 @@ import {
   readObject,
   type Repository,
   visitContents,
-} from '../repository/index.ts';
-import type { DirectorySummary } from './directory.ts';
-import { streamDirectory } from './directory-stream.ts';
-import { listReadableSnapshots, type NewSnapshot, saveSnapshot } from './snapshot-manifest.ts';
-import type { SourceInfo } from './source.ts';
+} from '../../repository/index.ts';
+import type { DirectorySummary } from '../directory/directory.ts';
+import { streamDirectory } from '../directory/directory-stream.ts';
+import { listReadableSnapshots, type NewSnapshot, saveSnapshot } from '../snapshot-manifest.ts';
+import type { SourceInfo } from '../source.ts';
 
 /** Directory contents read from the index at once. */
 const ENTRIES_AT_ONCE = 10_000;

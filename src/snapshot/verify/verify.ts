@@ -1,4 +1,4 @@
-import { BoundedList, messageOf } from '../base/index.ts';
+import { BoundedList, messageOf } from '../../base/index.ts';
 import {
   assertAnswers,
   objectLength,
@@ -8,10 +8,10 @@ import {
   packProblem,
   readPiece,
   type Repository,
-} from '../repository/index.ts';
-import { type DirectoryEntry, isCheckpointed } from './directory.ts';
-import { ObjectIdSet } from './key-set.ts';
-import { walkDirectories } from './tree-walk.ts';
+} from '../../repository/index.ts';
+import { type DirectoryEntry, isCheckpointed } from '../directory/directory.ts';
+import { ObjectIdSet } from '../key-set.ts';
+import { walkDirectories } from '../tree-walk.ts';
 
 /** Running counters. Read them at any time. */
 export interface TreeCounters {

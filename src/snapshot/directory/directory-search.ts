@@ -1,4 +1,4 @@
-import { asBuffer, CodedError, isCode, parseJsonLossless } from '../base/index.ts';
+import { asBuffer, CodedError, isCode, parseJsonLossless } from '../../base/index.ts';
 import { type DirectoryEntry, parseEntry } from './directory.ts';
 import { STREAM_START } from './directory-text.ts';
 

@@ -1,13 +1,13 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { ObjectId } from '../../src/repository/index.ts';
+import type { ObjectId } from '../../../src/repository/index.ts';
 import {
   decodeDirectory,
   DirectoryDecoder,
   type DirectoryEntry,
   DirectoryEncoder,
   encodeDirectory,
-} from '../../src/snapshot/index.ts';
+} from '../../../src/snapshot/index.ts';
 
 const odd = [
   '},{"name":"',

@@ -1,4 +1,4 @@
-import { asBuffer, CodedError, isCode, parseJsonLossless } from '../base/index.ts';
+import { asBuffer, CodedError, isCode, parseJsonLossless } from '../../base/index.ts';
 import { DIRECTORY_STREAM } from './directory-text.ts';
 import {
   type ContentManager,
@@ -7,7 +7,7 @@ import {
   readObject,
   type Repository,
   streamObject,
-} from '../repository/index.ts';
+} from '../../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,

@@ -1,7 +1,7 @@
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { encodeDirectory, type DirectoryEntry } from '../../src/snapshot/index.ts';
-import { DirectorySearch, isPlainName } from '../../src/snapshot/directory-search.ts';
+import { encodeDirectory, type DirectoryEntry } from '../../../src/snapshot/index.ts';
+import { DirectorySearch, isPlainName } from '../../../src/snapshot/directory/directory-search.ts';
 
 const SUMMARY = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };
 const entryOf = (name: string, size: number, path?: string): DirectoryEntry => ({

@@ -1,5 +1,5 @@
 import { closeSync, constants } from 'node:fs';
-import type { FileStatus, StatusReader } from '../base/index.ts';
+import type { FileStatus, StatusReader } from '../../base/index.ts';
 import {
   type BytePath,
   type DirectoryComparison,
@@ -9,7 +9,7 @@ import {
   readExtra,
   type SameFiles,
   STAT_FIELDS,
-} from '../volume-files/index.ts';
+} from '../../volume-files/index.ts';
 import { STREAM_END, STREAM_START } from './directory-text.ts';
 import { StreamCursor } from './stream-cursor.ts';
 

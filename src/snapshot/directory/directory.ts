@@ -8,7 +8,7 @@ import {
   type Nanoseconds,
   parseGoTime,
   parseJsonLossless,
-} from '../base/index.ts';
+} from '../../base/index.ts';
 import {
   DIRECTORY_STREAM,
   entryHead,
@@ -16,7 +16,7 @@ import {
   extraField,
   GO_FLAGS,
 } from './directory-text.ts';
-import { objectId, type ObjectId } from '../repository/index.ts';
+import { objectId, type ObjectId } from '../../repository/index.ts';
 
 /** File types that are restored. Other types are kept unchanged in snapshots. */
 export type EntryType = 'f' | 'd' | 's';

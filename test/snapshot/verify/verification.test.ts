@@ -8,9 +8,9 @@ import {
   OffsetClock,
   silentLogger,
   systemClock,
-} from '../../src/base/index.ts';
-import { type BlobId, type BlobStorage, faulty, type GetOptions } from '../../src/blob/index.ts';
-import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
+} from '../../../src/base/index.ts';
+import { type BlobId, type BlobStorage, faulty, type GetOptions } from '../../../src/blob/index.ts';
+import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
 import {
   DamagedContents,
   type IndexEntry,
@@ -19,18 +19,18 @@ import {
   type Repository,
   runMaintenance,
   verifyContents,
-} from '../../src/repository/index.ts';
+} from '../../../src/repository/index.ts';
 import {
   listSnapshots,
   newTreeCounters,
   planGarbageCollection,
   type VerificationReport,
   verifyRepository,
-} from '../../src/snapshot/index.ts';
-import { atClock } from '../support/clocked-storage.ts';
-import { flip, pathOfBlob } from '../support/damage.ts';
-import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
-import { noise } from '../support/noise.ts';
+} from '../../../src/snapshot/index.ts';
+import { atClock } from '../../support/clocked-storage.ts';
+import { flip, pathOfBlob } from '../../support/damage.ts';
+import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
+import { noise } from '../../support/noise.ts';
 import {
   backUp,
   createTest,
@@ -38,8 +38,8 @@ import {
   PASSWORD,
   recordingLogger,
   restore,
-} from '../support/repositories.ts';
-import { age } from '../support/trees.ts';
+} from '../../support/repositories.ts';
+import { age } from '../../support/trees.ts';
 
 const work = tempDirectory('verification');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));

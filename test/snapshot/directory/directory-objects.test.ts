@@ -6,9 +6,13 @@ import {
   type ObjectId,
   parseObjectId,
   readPieceKeys,
-} from '../../src/repository/index.ts';
-import { decodeDirectory, type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
-import { readDirectoryObjects } from '../../src/snapshot/directory-objects.ts';
+} from '../../../src/repository/index.ts';
+import {
+  decodeDirectory,
+  type DirectoryEntry,
+  encodeDirectory,
+} from '../../../src/snapshot/index.ts';
+import { readDirectoryObjects } from '../../../src/snapshot/directory/directory-objects.ts';
 
 const KEY_BYTES = 17;
 const hash = fc

@@ -1,14 +1,14 @@
 import * as fs from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
+import { type ObjectId, type Repository, writeObject } from '../../../src/repository/index.ts';
 import {
   DirectoryEncoder,
   type DirectoryEntry,
   findInDirectory,
-} from '../../src/snapshot/index.ts';
-import { tempDirectory } from '../support/kopia.ts';
-import { createTest, openTest } from '../support/repositories.ts';
-import { callsThrough } from '../support/with-calls.ts';
+} from '../../../src/snapshot/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { createTest, openTest } from '../../support/repositories.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const work = tempDirectory('find-in-directory');
 const SUMMARY = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };

@@ -1,14 +1,14 @@
-import { isCode, mapLimited } from '../base/index.ts';
+import { isCode, mapLimited } from '../../base/index.ts';
 import {
   assertAnswers,
   type ObjectId,
   type Repository,
   visitContents,
-} from '../repository/index.ts';
-import type { DirectoryEntry } from './directory.ts';
-import { streamDirectory } from './directory-stream.ts';
-import { ObjectIdSet } from './key-set.ts';
-import type { Snapshot } from './snapshot-manifest.ts';
+} from '../../repository/index.ts';
+import type { DirectoryEntry } from '../directory/directory.ts';
+import { streamDirectory } from '../directory/directory-stream.ts';
+import { ObjectIdSet } from '../key-set.ts';
+import type { Snapshot } from '../snapshot-manifest.ts';
 
 /** Subdirectories of one directory searched in parallel. Our choice. */
 const DIRECTORIES_AT_ONCE = 4;

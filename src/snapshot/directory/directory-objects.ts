@@ -1,4 +1,4 @@
-import { JsonBytes } from '../base/index.ts';
+import { JsonBytes } from '../../base/index.ts';
 import { EXTRA_FIELD, STREAM_END, STREAM_START } from './directory-text.ts';
 
 const bytesOf = (text: string): Uint8Array => Buffer.from(text, 'latin1');

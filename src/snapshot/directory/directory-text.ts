@@ -1,5 +1,5 @@
-import { asBuffer, formatGoTime, goString, type Nanoseconds, SECOND_NS } from '../base/index.ts';
-import { type DirectoryListing, type SameFiles, STAT_FIELDS } from '../volume-files/index.ts';
+import { asBuffer, formatGoTime, goString, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
+import { type DirectoryListing, type SameFiles, STAT_FIELDS } from '../../volume-files/index.ts';
 
 /** The fields of a directory entry before its object. */
 export interface EntryHead {

@@ -1,5 +1,5 @@
 import { setImmediate } from 'node:timers/promises';
-import { compareUtf8 } from '../base/index.ts';
+import { compareUtf8 } from '../../base/index.ts';
 import {
   listPieces,
   type ObjectId,
@@ -8,7 +8,7 @@ import {
   readPiece,
   type Repository,
   streamObject,
-} from '../repository/index.ts';
+} from '../../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
 import { DirectorySearch, firstEntryIn, isPlainName } from './directory-search.ts';
 import { streamDirectory } from './directory-stream.ts';
