@@ -152,7 +152,7 @@ describe('the thread of an estimate', () => {
 
   it('leaves descriptors to the upload where there are few', () => {
     const modules = ['uploader', 'snapshot'].map(
-      (name) => new URL(`../../src/${name}/index.ts`, import.meta.url).href,
+      (name) => new URL(`../../../src/${name}/index.ts`, import.meta.url).href,
     );
     const script = `
       const { SourceEstimate } = await import(${JSON.stringify(modules[0])});
