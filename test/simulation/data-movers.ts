@@ -424,7 +424,8 @@ export class DataMovers {
   }
 
   /**
-   * The real mover's checks before its first byte and after its last (`src/agent/mover/client-pod.ts`).
+   * The checks of the real mover (`src/agent/mover/client-pod.ts`) before its first byte and after
+   * its last.
    */
   #troubleOf({ spec }: Loose, isBackup: boolean): string | undefined {
     const { name, uid } = spec.pod as { name: string; uid: string };
