@@ -96,20 +96,19 @@ copy() { # FROM NAME EXCLUDED...
 copy "$root/node_modules" koffi
 copy "$root/node_modules" fastcdc-wasm
 copy "$work/node_modules" zstd-napi --exclude=zstd-napi/src --exclude='*.mk' --exclude='*akefile' --exclude='*.gyp*' --exclude=.deps
-# of koffi's ready-made parts the one for this platform, where they come as packages of their own
-native=@koromix/koffi-linux-$cpu
-if [ "$architecture" = "$own" ]; then
-  if [ -d "$root/node_modules/$native" ]; then
-    mkdir -p "$app/node_modules/@koromix" && cp -r "$root/node_modules/$native" "$app/node_modules/@koromix/"
+# of the ready-made parts of koffi and of the BLAKE hashes those for this platform, which come as packages of their own
+locked() { "$own_node" -p "require('$root/package-lock.json').packages['node_modules/$native'].$1"; }
+for native in "@koromix/koffi-linux-$cpu" "@napi-rs/blake-hash-linux-$cpu-gnu"; do
+  if [ "$architecture" != "$own" ]; then
+    fetch "$native@$(locked version)" "$app/node_modules/$native"
+    found=sha512-$("$own_node" -p "crypto.createHash('sha512').update(fs.readFileSync('$work/$(tail -1 "$work/packed")')).digest('base64')")
+    [ "$found" = "$(locked integrity)" ] || fail "$native is not the one of the lockfile"
+  elif [ -d "$root/node_modules/$native" ]; then
+    mkdir -p "$app/node_modules/${native%/*}" && cp -r "$root/node_modules/$native" "$app/node_modules/${native%/*}/"
   fi
-else
-  locked() { "$own_node" -p "require('$root/package-lock.json').packages['node_modules/$native'].$1"; }
-  fetch "$native@$(locked version)" "$app/node_modules/$native"
-  found=sha512-$("$own_node" -p "crypto.createHash('sha512').update(fs.readFileSync('$work/$(tail -1 "$work/packed")')).digest('base64')")
-  [ "$found" = "$(locked integrity)" ] || fail "$native is not the one of the lockfile"
-fi
+done
 
-rm -rf "$app/node_modules/$native"/musl_*
+rm -rf "$app/node_modules/@koromix/"*/musl_*
 
 # what the launcher calls, and nothing else: tools to look inside come with `kubectl debug`
 tool() { # NAME TARGET

@@ -1,6 +1,7 @@
-import { createHash } from 'node:crypto';
+import { createHash, createHmac } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { blake2b } from '@noble/hashes/blake2.js';
+import { blake2b, blake2s } from '@noble/hashes/blake2.js';
+import { blake3 } from '@noble/hashes/blake3.js';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
@@ -14,10 +15,13 @@ import {
   createSplitter,
   decompressContent,
   HASH_LANES,
+  HASH_NAMES,
+  hashBytesOf,
   Kernels,
   type SplitterSpec,
   splitterSpec,
 } from '../../src/codec/index.ts';
+import { nativeBlake } from '../../src/codec/hashing/hashing.ts';
 import { goldenJson, goldenPath, prng } from '../support/golden.ts';
 
 const PIECE_BYTES_MAX = 4 << 20;
@@ -161,6 +165,58 @@ describe('hashes', () => {
       expect(hasher.hashAll(inputs).map(hex)).toEqual(outputs.map((o) => o.hash));
     });
   }
+
+  const secret32 = prng('secret', 32);
+  /** Slow and simple: Kopia's constructions by name. */
+  const slow = (name: string, data: Uint8Array): Uint8Array => {
+    const hmac = /^HMAC-(SHA3-\d+|SHA\d+)/.exec(name)?.[1]?.toLowerCase();
+    if (hmac !== undefined) return createHmac(hmac, secret32).update(data).digest();
+    if (name.startsWith('BLAKE3')) return blake3(data, { key: secret32 });
+    if (name.startsWith('BLAKE2S')) {
+      return blake2s(data, { key: secret32, dkLen: hashBytesOf(name) });
+    }
+    return blake2b(data, { key: secret32, dkLen: 32 });
+  };
+
+  it.each(HASH_NAMES)('%s equals its slow twin at all lengths up to 1 MiB', (name) => {
+    const hasher = createHasher(name, secret32, kernels);
+    const lengthsToTry = [
+      0,
+      1,
+      63,
+      64,
+      65,
+      127,
+      128,
+      129,
+      1023,
+      1024,
+      1025,
+      8193,
+      100_003,
+      1 << 20,
+    ];
+    const at = ARENA_START + 77;
+    memory.set(prng('lengths', 1 << 20), at);
+    for (const length of lengthsToTry) {
+      const data = memory.subarray(at, at + length);
+      const expected = hex(slow(name, Uint8Array.from(data)).subarray(0, hashBytesOf(name)));
+      expect(hex(hasher.hash([data])), `${length} bytes`).toBe(expected);
+      const outside = Buffer.from(data);
+      const cut = Math.floor(length / 3);
+      const parts = [outside.subarray(0, cut), new Uint8Array(0), data.subarray(cut)];
+      // Twice, because some hashers reuse a state.
+      expect(hasher.hashAll([parts, parts]).map(hex), `${length} bytes`).toEqual([
+        expected,
+        expected,
+      ]);
+    }
+  });
+
+  const compiled = HASH_NAMES.filter((name) => /^BLAKE(2S|3)/.test(name));
+  it.skipIf(process.platform !== 'linux').each(compiled)('%s is compiled', (name) => {
+    expect(nativeBlake(name, secret32)).toBeDefined();
+  });
 
   it('BLAKE2b over spans, inside and outside of the shared memory, equals the slow twin', () => {
     const secret = prng('secret', 32);

@@ -375,7 +375,11 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       expect(machines.size).toBe(machinesOf(rootfs).size);
       expect([...new Set(machines.values())]).toEqual([AARCH64]);
       const parts = [...machines.keys()].filter((path) => path.endsWith('.node')).sort();
-      expect(parts.map((path) => path.split('/').at(-1))).toEqual(['koffi.node', 'binding.node']);
+      expect(parts.map((path) => path.split('/').at(-1))).toEqual([
+        'koffi.node',
+        'blake.linux-arm64-gnu.node',
+        'binding.node',
+      ]);
       const told = JSON.parse(
         fs.readFileSync(join(out, 'opt/longshore/longshore.spdx.json'), 'utf8'),
       ) as Document;
