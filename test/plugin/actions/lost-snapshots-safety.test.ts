@@ -3,14 +3,14 @@ import { CodedError, silentLogger } from '../../../src/base/index.ts';
 import {
   BACKUPS,
   DATA_UPLOADS,
+  type KubeClient,
   VOLUME_GROUP_SNAPSHOTS,
-  type VolumeGroupSnapshot,
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
 import { removeLostSnapshots } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf } from '../../support/plugin-items.ts';
-import { withCalls } from '../../support/with-calls.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const APP = 'app';
 const signal = new AbortController().signal;
@@ -22,75 +22,86 @@ beforeAll(async () => {
 });
 afterAll(() => test[Symbol.asyncDispose]());
 
-it('nothing is removed of a Backup whose kind the API server does not serve for a while, nor of others', async () => {
-  const { spec } = backupOf('there');
-  const status = { phase: 'InProgress' };
-  const object = { metadata: { name: 'there', namespace: NAMESPACE }, spec, status };
-  const { metadata } = await test.client.create(BACKUPS, object);
-  await test.client.create(VOLUME_SNAPSHOTS, {
+const unknownKind = (): Promise<never> =>
+  Promise.reject(new CodedError('KUBE_NOT_FOUND', 'the server could not find the resource'));
+
+/** The client of an API server that answers 404 for this kind. */
+const without = (kind: { plural: string }): KubeClient =>
+  callsThrough(test.client, (_, [asked], go) =>
+    (asked as { plural: string }).plural === kind.plural ? unknownKind() : go(),
+  );
+
+const backup = (name: string) => ({
+  metadata: { name, namespace: NAMESPACE },
+  spec: backupOf(name).spec,
+  status: { phase: 'InProgress' },
+});
+
+/** A VolumeSnapshot that this backup has taken. */
+const makeSnapshot = (name: string, of: { name: string; uid: string }, isMoved: boolean) =>
+  test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
-      name: 'taken',
+      name,
       namespace: APP,
-      labels: { 'velero.io/backup-uid': metadata.uid, 'longshore.io/moved': 'true' },
-      annotations: { 'longshore.io/for-backup': `${NAMESPACE}/there` },
+      labels: { 'velero.io/backup-uid': of.uid, 'longshore.io/moved': String(isMoved) },
+      annotations: { 'longshore.io/for-backup': `${NAMESPACE}/${of.name}` },
     },
     spec: { source: { persistentVolumeClaimName: 'none' } },
   });
-  // A group that another backup, which runs, is taking at this moment.
-  const other = await test.client.create(BACKUPS, {
-    ...object,
-    metadata: { name: 'other', namespace: NAMESPACE },
+
+const isThere = async (name: string): Promise<boolean> =>
+  (await test.client.find(VOLUME_SNAPSHOTS, { namespace: APP, name })) !== undefined;
+
+const remove = (client: KubeClient, lost: { name: string; uid: string }, withKept: boolean) =>
+  removeLostSnapshots(
+    { client, logger: silentLogger },
+    { namespace: NAMESPACE, ...lost },
+    { withKept, signal },
+  );
+
+it('nothing is removed of a Backup whose kind the API server does not serve for a while', async () => {
+  const { metadata } = await test.client.create(BACKUPS, backup('there'));
+  await makeSnapshot('taken', metadata, true);
+  await expect(remove(without(BACKUPS), metadata, false)).rejects.toMatchObject({
+    code: 'KUBE_NOT_FOUND',
   });
+  expect(await isThere('taken')).toBe(true);
+}, 60_000);
+
+it('nothing is removed of another backup when the API server stops to serve Backups meanwhile', async () => {
+  const { metadata: other } = await test.client.create(BACKUPS, backup('other'));
+  // A group that the other backup, which runs, is taking at this moment.
   const group = {
     metadata: {
       name: 'group',
       namespace: APP,
       uid: 'group-uid',
-      labels: { 'velero.io/backup-uid': other.metadata.uid },
+      labels: { 'velero.io/backup-uid': other.uid },
       annotations: { 'longshore.io/for-backup': `${NAMESPACE}/other` },
     },
-  } as unknown as VolumeGroupSnapshot;
+  };
   const removed: string[] = [];
-  const client = withCalls(test.client, {
-    get: ((resource: { plural: string }, ...rest: unknown[]) =>
-      resource.plural === 'backups'
-        ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'the server could not find the resource'))
-        : (test.client.get as (...all: unknown[]) => unknown)(resource, ...rest)) as never,
-    list: ((resource: { plural: string }, ...rest: unknown[]) =>
-      resource.plural === VOLUME_GROUP_SNAPSHOTS.plural
-        ? Promise.resolve([group])
-        : (test.client.list as (...all: unknown[]) => unknown)(resource, ...rest)) as never,
-    find: ((resource: { plural: string }, ...rest: unknown[]) =>
-      resource.plural === VOLUME_GROUP_SNAPSHOTS.plural
-        ? Promise.resolve(group)
-        : (test.client.find as (...all: unknown[]) => unknown)(resource, ...rest)) as never,
-    delete: ((resource: { plural: string }, ref: { name: string }, ...rest: unknown[]) => {
-      removed.push(`${resource.plural}/${ref.name}`);
-      if (resource.plural === VOLUME_GROUP_SNAPSHOTS.plural) return Promise.resolve(true);
-      return (test.client.delete as (...all: unknown[]) => unknown)(resource, ref, ...rest);
-    }) as never,
+  let isServed = true;
+  let hasAsked = false;
+  const client = callsThrough(test.client, (name, given, go) => {
+    const [{ plural }, ref] = given as [{ plural: string }, { name: string }];
+    if (name === 'delete') removed.push(`${plural}/${ref.name}`);
+    if (plural === BACKUPS.plural && !isServed) {
+      hasAsked = true;
+      return unknownKind();
+    }
+    if (plural !== VOLUME_GROUP_SNAPSHOTS.plural) return go();
+    isServed = false;
+    return Promise.resolve(name === 'list' ? [group] : group);
   });
-  const lost = { namespace: NAMESPACE, name: 'there', uid: metadata.uid };
-  await removeLostSnapshots({ client, logger: silentLogger }, lost, { withKept: false, signal });
+  await remove(client, { name: 'deleted', uid: 'deleted' }, false);
+  expect(hasAsked).toBe(true);
   expect(removed).toEqual([]);
 }, 60_000);
 
 it('a cluster without the kind of uploads gives back the name all the same', async () => {
-  await test.client.create(VOLUME_SNAPSHOTS, {
-    metadata: {
-      name: 'kept',
-      namespace: APP,
-      labels: { 'velero.io/backup-uid': 'gone', 'longshore.io/moved': 'false' },
-      annotations: { 'longshore.io/for-backup': `${NAMESPACE}/gone` },
-    },
-    spec: { source: { persistentVolumeClaimName: 'none' } },
-  });
-  const client = withCalls(test.client, {
-    list: (resource, options) =>
-      resource.plural === DATA_UPLOADS.plural
-        ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'no such kind'))
-        : test.client.list(resource, options),
-  });
-  const lost = { namespace: NAMESPACE, name: 'gone', uid: 'gone' };
-  await removeLostSnapshots({ client, logger: silentLogger }, lost, { withKept: true, signal });
+  const gone = { name: 'gone', uid: 'gone' };
+  await makeSnapshot('kept', gone, false);
+  await remove(without(DATA_UPLOADS), gone, true);
+  expect(await isThere('kept')).toBe(false);
 }, 60_000);

@@ -407,7 +407,7 @@ describe('its listener', () => {
         });
         socket.resume();
       });
-    await closed('GET / HTTP/1.1\r\nhost: localhost\r\n');
+    await Promise.all([closed(''), closed('GET / HTTP/1.1\r\nhost: localhost\r\n')]);
   });
 
   it('closes a connection that asks for more before it has been answered', async () => {
@@ -443,11 +443,11 @@ describe('its listener', () => {
     const api = new FakeApi();
     await using page = await openPage(api);
     const port = Number(/\d+$/.exec(page.address)?.[0]);
-    const sockets = new Set<net.Socket>();
-    const open = (): Promise<boolean> =>
+    const sockets = new Map<net.Socket, number>();
+    const open = (at: number): Promise<boolean> =>
       new Promise((resolve) => {
         const socket = net.connect(port, '127.0.0.1');
-        sockets.add(socket);
+        sockets.set(socket, at);
         socket.on('error', () => undefined);
         socket.on('close', () => {
           sockets.delete(socket);
@@ -458,8 +458,9 @@ describe('its listener', () => {
         });
         socket.write('HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n');
       });
-    for (let at = 0; at < 120; at++) expect(await open()).toBe(true);
+    for (let at = 0; at < 120; at++) expect(await open(at)).toBe(true);
     await expect.poll(() => sockets.size, PATIENT).toBe(100);
-    for (const socket of sockets) socket.destroy();
+    expect([...sockets.values()]).toEqual(Array.from({ length: 100 }, (_, at) => at + 20));
+    for (const socket of sockets.keys()) socket.destroy();
   });
 });
