@@ -6,56 +6,62 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 process.env.NODE_COMPILE_CACHE ??= new URL('node_modules/.cache/node', import.meta.url).pathname;
 
 /**
- * Files that take longest, measured on 24 to 28 November 2026: begun last, one of them would run
- * alone at the end. Those that wait most of the time come early, so that others have the cores
- * meanwhile.
+ * Names of the files that take longest, longest first, measured on 29 November 2026. If one of them
+ * began last, it would run alone at the end.
  */
 const LONGEST = [
-  'node/data-movements',
-  'node/pod-volumes',
-  'node/plugin',
-  'delivery/docs-commands',
-  'interop/kopia',
-  'delivery/image',
-  'delivery/docs-commands-velero',
-  'server/repositories/password-change',
-  'delivery/docs-commands-reference',
-  'agent/hangs',
-  'agent/faults',
-  'agent/reconcile/restarts',
-  'server/velero-cli',
-  'server/backups/same-as-velero',
-  'simulation/backups',
-  'simulation/engine',
-  'simulation/nights',
-  'simulation/simulation',
-  'faults/kill',
-  'faults/damage',
-  'simulation/spread',
-  'config/memory',
-  'repository/scratch',
-  'agent/pod-volume-mover',
-  'cli/hangs',
-  'faults/repair',
-  'mover/volume',
-  'agent/pod-volume-process',
-  'uploader/few-buffers',
-  'uploader/long-directory/long-directory',
-  'uploader/unchanged',
-  'cli/cli',
-  'cli/password',
-  'cli/repository/connections',
-  'cli/output/streams',
-  'cli/restore/refused-targets',
-  'blob/listings',
-  'cli/node-agent/verb',
-  'cli/node-agent/watch',
+  'own-server',
+  'pod-volumes',
+  'data-movements',
+  'plugin',
+  'beside-server',
+  'kopia',
+  'password-change',
+  'image',
+  'docs-commands',
+  'velero-cli',
+  'nights',
+  'kill',
+  'docs-commands-velero',
+  'restores',
+  'simulation',
+  'restarts',
+  'crashes',
+  'engine',
+  'faults',
+  'server',
+  'backups',
+  'rights',
+  'install',
+  'manifests',
+  'damage',
+  'groups',
+  'spread',
+  'long-upload',
+  'storms',
+  'same-as-velero',
+  'two-clusters',
+  'docs-commands-reference',
+  'memory',
+  'maintenance',
+  'cli',
+  'hangs',
+  'scratch',
+  'deletion',
+  'pod-volume-mover',
+  'connections',
+  'streams',
+  'exposing',
+  's3-dialects',
+  'password',
+  'few-buffers',
+  'real-job-pods',
 ];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const rank = ({ moduleId }: TestSpecification): number => {
-      const found = LONGEST.findIndex((name) => moduleId.endsWith(`/test/${name}.test.ts`));
+      const found = LONGEST.findIndex((name) => moduleId.endsWith(`/${name}.test.ts`));
       return found === -1 ? LONGEST.length : found;
     };
     return (await super.sort(files)).sort((a, b) => rank(a) - rank(b));
@@ -63,9 +69,8 @@ class LongestFirst extends BaseSequencer {
 }
 
 /**
- * Many files wait for servers and timers most of the time: on two cores three of them at once take
- * less than two (69 files, measured on 27 November 2026, took 410 s of the cores in 2,683 s). The
- * tests of the whole node run beside them, and leave the cores alone for four fifths of the time.
+ * Most files wait for servers and timers. Twelve of the longest took 1,700 s, and 530 s of the
+ * cores (29 November 2026). `.ci/run` starts more workers, because all of its peers are there.
  */
 const WORKERS_MIN = 3;
 
