@@ -3,7 +3,7 @@ import type { ManifestId, Repository } from '../../repository/index.ts';
 import type { Snapshot } from '../snapshot-manifest.ts';
 import type { SourceInfo } from '../source.ts';
 import {
-  DEFAULT_POLICY,
+  mergeLevels,
   mergePolicies,
   parsePolicy,
   type Policy,
@@ -131,7 +131,7 @@ export class PolicyTree {
     const parts = relativePath.split('/');
     for (let depth = 1; depth <= parts.length; depth++) {
       const defined = this.#below.get(parts.slice(0, depth).join('/'));
-      if (defined) policy = mergePolicies(defined, defined.noParent ? DEFAULT_POLICY : policy);
+      if (defined) policy = defined.noParent ? defined : mergePolicies(defined, policy);
     }
     return policy;
   }
@@ -187,16 +187,15 @@ export function effectivePolicies({
   const byTarget = new Map(policies.map(({ target, policy }) => [keyOf(target), policy]));
   const errors = new Map(damaged.map(({ target, error }) => [keyOf(target), error]));
   return (source) => {
-    let effective: Policy | undefined;
+    const levels: Policy[] = [];
     for (const target of inheritance(source)) {
       const error = errors.get(keyOf(target));
       if (error) throw error;
       const policy = byTarget.get(keyOf(target));
-      if (!policy) continue;
-      effective = effective ? mergePolicies(effective, policy) : policy;
-      if (policy.noParent) break;
+      if (policy) levels.push(policy);
+      if (policy?.noParent) break;
     }
-    return effective ? mergePolicies(effective, DEFAULT_POLICY) : DEFAULT_POLICY;
+    return mergeLevels(levels, byTarget.get(keyOf(source)));
   };
 }
 

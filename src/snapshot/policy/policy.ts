@@ -155,43 +155,92 @@ export function parseTarget(text: string): PolicyTarget {
 }
 
 type Fields = Record<string, unknown>;
-const LIST_UNIONS: Record<string, string> = {
+
+/** Lists of all levels are joined, up to the level whose flag ends this. */
+const JOINED: Record<string, string> = {
   onlyCompress: 'noParentOnlyCompress',
   neverCompress: 'noParentNeverCompress',
+  timeOfDay: 'noParentTimeOfDay',
 };
+/** Sections inside a section. */
+const NESTED = new Set(['directories', 'entries', 'volumeShadowCopy']);
+/** Kopia stores these without a pointer: zero or false means unset. Elsewhere they are values. */
+const SET_IF_NONZERO = new Set([
+  ...['maxFileSize', 'minSize', 'maxSize', 'intervalSeconds'],
+  ...['manual', 'noParentIgnore', 'noParentDotFiles'],
+  ...Object.values(JOINED),
+]);
+/** Actions of one directory, which others do not inherit. */
+const OWN_ACTIONS = ['beforeFolder', 'afterFolder'];
 
-/**
- * Merges child settings over inherited settings. For each field, the first defined value wins. The
- * two extension lists are joined.
- */
+/** Merges child settings over inherited settings (Kopia: snapshot/policy/policy_merge.go). */
 export function mergePolicies(child: Policy, parent: Policy): Policy {
   const merged: Fields = { ...child };
   for (const [section, inherited] of Object.entries(parent)) {
-    if (section === 'noParent' || typeof inherited !== 'object' || inherited === null) continue;
+    if (!isSection(inherited)) continue;
     const own = lookup(child as Fields, section) as Fields | undefined;
-    define(merged, section, mergeSection(own, inherited as Fields));
+    define(merged, section, mergeSection(own, inherited));
   }
   return merged as Policy;
 }
+
+/**
+ * Merges the policies of a source, from its own to the global policy. Kopia's defaults come last,
+ * but not after a policy with `noParent`. `own` has the actions of the source's root directory.
+ */
+export function mergeLevels(levels: readonly Policy[], own: Policy | undefined): Policy {
+  let merged = policySchema.parse({});
+  for (const policy of levels) {
+    merged = mergePolicies(merged, policy);
+    if (policy.noParent) return merged;
+  }
+  merged = mergePolicies(merged, DEFAULT_POLICY);
+  const actions: Fields = { ...merged.actions };
+  for (const name of OWN_ACTIONS) {
+    const action = lookup((own?.actions ?? {}) as Fields, name);
+    if (action !== undefined) define(actions, name, action);
+  }
+  return { ...merged, actions };
+}
+
+const isSection = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function mergeSection(child: Fields = {}, parent: Fields): Fields {
   const merged: Fields = { ...child };
   for (const [field, value] of Object.entries(parent)) {
     const own = lookup(child, field);
-    const stopper = lookup(LIST_UNIONS, field);
-    if (stopper && Array.isArray(own) && Array.isArray(value) && lookup(child, stopper) !== true) {
-      define(merged, field, [...new Set([...(own as string[]), ...(value as string[])])].sort());
-    } else if (isUnset(own)) {
+    const end = lookup(JOINED, field);
+    if (end !== undefined) {
+      if (lookup(child, end) !== true) define(merged, field, joinLists(own, value));
+    } else if (NESTED.has(field) && isSection(value)) {
+      define(merged, field, mergeSection(isSection(own) ? own : {}, value));
+    } else if (isUnset(field, own) && !isUnset(field, value) && !OWN_ACTIONS.includes(field)) {
       define(merged, field, value);
     }
   }
   return merged;
 }
 
-/** Empty names and lists count as unset, as in Kopia. Zero and false count as set. */
-function isUnset(value: unknown): boolean {
+/** Empty names and lists count as unset, as in Kopia. */
+function isUnset(field: string, value: unknown): boolean {
   if (value === undefined || value === null || value === '') return true;
-  return Array.isArray(value) && value.length === 0;
+  if (Array.isArray(value)) return value.length === 0;
+  return SET_IF_NONZERO.has(field) && (value === false || Number(value) === 0);
+}
+
+/** Sorted, without duplicates. Undefined if empty. */
+function joinLists(own: unknown, inherited: unknown): unknown[] | undefined {
+  const all = [own, inherited].flatMap((list): unknown[] => (Array.isArray(list) ? list : []));
+  const byKey = new Map(all.map((item) => [sortKeyOf(item), item]));
+  const keys = [...byKey.keys()].sort();
+  return keys.length === 0 ? undefined : keys.map((key) => byKey.get(key));
+}
+
+/** Orders extensions by name, and times of day by hour and minute. */
+function sortKeyOf(item: unknown): string {
+  if (!isSection(item)) return String(item);
+  return [item.hour, item.min].map((part) => String(part ?? 0).padStart(2, '0')).join(':');
 }
 
 /** Compressor name for a file, or '' for none (Kopia: CompressorForFile). */

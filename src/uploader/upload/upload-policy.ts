@@ -16,7 +16,7 @@ export function partBytesOf(policy: Policy): number {
 }
 
 export function metadataCompressor(policy: Policy): Compressor | undefined {
-  return compressorByNameForWriting(policy.metadataCompression.compressorName ?? 'zstd-fastest');
+  return compressorByNameForWriting(policy.metadataCompression.compressorName ?? 'none');
 }
 
 export function fileCompressor(
