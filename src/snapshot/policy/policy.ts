@@ -197,7 +197,7 @@ export function mergeLevels(levels: readonly Policy[], own: Policy | undefined):
   merged = mergePolicies(merged, DEFAULT_POLICY);
   const actions: Fields = { ...merged.actions };
   for (const name of OWN_ACTIONS) {
-    const action = lookup((own?.actions ?? {}) as Fields, name);
+    const action = lookup<unknown>(own?.actions ?? {}, name);
     if (action !== undefined) define(actions, name, action);
   }
   return { ...merged, actions };
@@ -240,7 +240,8 @@ function joinLists(own: unknown, inherited: unknown): unknown[] | undefined {
 /** Orders extensions by name, and times of day by hour and minute. */
 function sortKeyOf(item: unknown): string {
   if (!isSection(item)) return String(item);
-  return [item.hour, item.min].map((part) => String(part ?? 0).padStart(2, '0')).join(':');
+  const padded = [item.hour, item.min].map((part) => String(Number(part ?? 0)).padStart(2, '0'));
+  return padded.join(':');
 }
 
 /** Compressor name for a file, or '' for none (Kopia: CompressorForFile). */
