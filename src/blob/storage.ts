@@ -50,6 +50,8 @@ export interface ListOptions extends SignalOptions {
    * fact `tries`. Storages without pages ignore it.
    */
   pageRetries?: Omit<RetryOptions, 'signal'> | undefined;
+  /** Awaited before each request for a page but the first. Its rejection ends the listing. */
+  beforeNextPage?: (() => Promise<void> | undefined) | undefined;
 }
 
 /** Settings of requests over a network. */

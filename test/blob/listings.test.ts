@@ -47,6 +47,19 @@ describe.concurrent.each(STUB_KINDS)('a listing of %s', (kind) => {
     expect([names, requests]).toEqual([['xe1', 'xn0_a', 'xn0_b'], 2]);
   });
 
+  it('waits for its turn before each page', async () => {
+    await using stub = await startStub(kind, (request, index) =>
+      listingOf(kind, request, index < 2 ? { next: `more${index}` } : {}),
+    );
+    const requestsBefore: number[] = [];
+    const beforeNextPage = (): Promise<void> => {
+      requestsBefore.push(stub.requests.length);
+      return Promise.resolve();
+    };
+    await Array.fromAsync(stub.storage.listBlobs('x', { beforeNextPage }));
+    expect([requestsBefore, stub.requests.length]).toEqual([[1, 2], 3]);
+  });
+
   it('may be empty, and may have empty pages', async () => {
     expect((await list(kind, always(kind, {}))).names).toEqual([]);
     const { names } = await list(kind, (request, index) =>

@@ -22,6 +22,16 @@ const openNew = (): Promise<BlobStorage> =>
   openStorage(join(work, String(next++)), { create: true });
 const ID = blobId('p0123456789abcdef0123456789abcdef-s0');
 
+/** Methods that make requests. A new one does not compile here until it is tested. */
+type Requests = Exclude<
+  {
+    [K in keyof BlobStorage]-?: Required<BlobStorage>[K] extends (...a: never[]) => unknown
+      ? K
+      : never;
+  }[keyof BlobStorage],
+  'close' | typeof Symbol.asyncDispose
+>;
+
 storageContract('file system', openNew);
 storageContract('with every wrapper', async () => {
   const plain = faulty(await openNew(), () => undefined);
@@ -169,6 +179,44 @@ describe('wrappers', () => {
       await storage.deleteBlob(ID);
     }
     expect(performance.now() - start).toBeGreaterThan(270);
+  });
+
+  it('a throttle holds requests of every method', async () => {
+    const answer = (): unknown => ({
+      then: (done: (value: unknown) => void) => {
+        done(new Uint8Array(0));
+      },
+      async *[Symbol.asyncIterator](): AsyncIterable<never> {
+        await Promise.resolve();
+      },
+    });
+    const inner = new Proxy({}, { get: () => answer }) as BlobStorage;
+    const storage = withThrottle(inner, { requestsPerSecond: 0.001 });
+    await storage.getBlob(ID);
+    const signal = AbortSignal.abort();
+    const requests: Record<Requests, () => unknown> = {
+      getBlob: () => storage.getBlob(ID, { signal }),
+      getMetadata: () => storage.getMetadata(ID, { signal }),
+      putBlob: () => storage.putBlob(ID, [], { signal }),
+      deleteBlob: () => storage.deleteBlob(ID, { signal }),
+      listBlobs: () => Array.fromAsync(storage.listBlobs('', { signal })),
+      listFolders: () => Array.fromAsync(storage.listFolders('', { signal })),
+      signedUrl: () => storage.signedUrl(ID, 1000, { signal }),
+      isLockable: () => storage.isLockable?.({ signal }),
+      extendRetention: () =>
+        storage.extendRetention(ID, { mode: 'GOVERNANCE', periodNs: 1n }, { signal }),
+      removeUnfinishedPuts: () =>
+        storage.removeUnfinishedPuts?.({ beforeNs: 0n, dryRun: true, signal }),
+    };
+    const passed: string[] = [];
+    for (const [name, request] of Object.entries(requests)) {
+      // A request that waits for its turn notices the abort. The storage itself would not.
+      await Promise.resolve(request()).then(
+        () => passed.push(name),
+        () => undefined,
+      );
+    }
+    expect(passed).toEqual([]);
   });
 
   it('retries: by what went wrong, a busy service is waited for longer', async () => {

@@ -185,11 +185,12 @@ export abstract class RemoteStorage implements BlobStorage {
   /** Pages of keys, including the location's own prefix. With a delimiter, folders too. */
   async *listPages(
     prefix: string,
-    { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string } = {},
+    options: ListOptions & { delimiter?: string } = {},
   ): AsyncIterable<{
     readonly objects: readonly ListedObject[];
     readonly folders: readonly string[];
   }> {
+    const { signal, pageRetries = PAGE_RETRIES, beforeNextPage, delimiter } = options;
     const check = new ListingCheck({
       storage: this.displayName,
       prefix: this.prefix + prefix,
@@ -198,6 +199,7 @@ export abstract class RemoteStorage implements BlobStorage {
     });
     let token: string | undefined;
     do {
+      if (token !== undefined) await beforeNextPage?.();
       const page = await withRetry(
         () =>
           this.request({ operation: 'list' }, signal, async (transfer) => {

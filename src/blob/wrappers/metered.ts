@@ -6,6 +6,7 @@ import {
   type GetOptions,
   type ListOptions,
   type PutOptions,
+  type SignalOptions,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
@@ -56,9 +57,9 @@ class CountingStorage extends ForwardingStorage implements MeteredStorage {
     this.counters.bytesUp += totalLength(data);
   }
 
-  override deleteBlob(id: BlobId): Promise<void> {
+  override deleteBlob(id: BlobId, options?: SignalOptions): Promise<void> {
     this.counters.deletes++;
-    return this.#counted(super.deleteBlob(id));
+    return this.#counted(super.deleteBlob(id, options));
   }
 
   override listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata> {

@@ -1,16 +1,5 @@
 import { CodedError, isCode, type RetryOptions, withRetry } from '../../base/index.ts';
-import type {
-  BlobId,
-  BlobMetadata,
-  BlobStorage,
-  GetOptions,
-  ListOptions,
-  PutOptions,
-  Retention,
-  SignalOptions,
-  UnfinishedPuts,
-  UnfinishedPutsOptions,
-} from '../storage.ts';
+import type { BlobId, BlobStorage, ListOptions, PutOptions, SignalOptions } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
@@ -48,12 +37,11 @@ class RetryingStorage extends ForwardingStorage {
     this.#options = options;
   }
 
-  override getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
-    return this.#retry(options.signal, () => super.getBlob(id, options));
-  }
-
-  override getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
-    return this.#retry(options.signal, () => super.getMetadata(id, options));
+  protected override around<T>(
+    request: () => Promise<T>,
+    { signal }: SignalOptions = {},
+  ): Promise<T> {
+    return withRetry(request, { ...this.#policy(), signal: signal ?? this.#options.signal });
   }
 
   override async putBlob(
@@ -63,12 +51,12 @@ class RetryingStorage extends ForwardingStorage {
   ): Promise<void> {
     let isLost = false;
     try {
-      await this.#retry(options.signal, () =>
-        super.putBlob(id, data, options).catch((error: unknown) => {
+      const put = (): Promise<void> =>
+        this.inner.putBlob(id, data, options).catch((error: unknown) => {
           isLost ||= !isCode(error, 'BLOB_EXISTS');
           throw error;
-        }),
-      );
+        });
+      await this.around(put, options);
     } catch (error) {
       // The answer to an earlier try may be lost, and its blob may exist. Compare the bytes.
       const isOurs = isLost && isCode(error, 'BLOB_EXISTS') && (await this.#holds(id, data));
@@ -81,49 +69,18 @@ class RetryingStorage extends ForwardingStorage {
     return Buffer.concat(data).equals(there);
   }
 
-  override deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    return this.#retry(options.signal, () => super.deleteBlob(id, options));
-  }
-
-  override signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
-    return this.#retry(options.signal, () => super.signedUrl(id, lifetimeMs, options));
-  }
-
-  override extendRetention(
-    id: BlobId,
-    retention: Retention,
-    options: SignalOptions = {},
-  ): Promise<void> {
-    return this.#retry(options.signal, () => super.extendRetention(id, retention, options));
-  }
-
-  override removeUnfinishedPuts(
-    options: UnfinishedPutsOptions,
-  ): Promise<UnfinishedPuts | undefined> {
-    return this.#retry(options.signal, () => super.removeUnfinishedPuts(options));
-  }
-
-  override listBlobs(prefix: string, options: ListOptions = {}): AsyncIterable<BlobMetadata> {
-    return this.#listWhole(options, (settings) => super.listBlobs(prefix, settings));
-  }
-
-  override listFolders(prefix: string, options: ListOptions = {}): AsyncIterable<string> {
-    return this.#listWhole(options, (settings) => super.listFolders(prefix, settings));
-  }
-
   /**
    * Reads a listing whole before it yields. A failure in the middle restarts the listing, if the
    * storage cannot retry a page alone. Failures that the storage has retried itself are not retried
    * here.
    */
-  async *#listWhole<T>(
-    options: ListOptions,
+  protected override async *listed<T>(
     list: (options: ListOptions) => AsyncIterable<T>,
+    options: ListOptions = {},
   ): AsyncIterable<T> {
-    const { signal } = options;
     const policy = this.#policy();
     let spent: CodedError | undefined;
-    const listed = await this.#retry(signal, async () => {
+    const read = async (): Promise<T[]> => {
       try {
         return await Array.fromAsync(list({ ...options, pageRetries: policy }));
       } catch (error) {
@@ -131,13 +88,10 @@ class RetryingStorage extends ForwardingStorage {
         spent = error;
         return [];
       }
-    });
+    };
+    const listed = await this.around(read, options);
     if (spent !== undefined) throw spent;
     yield* listed;
-  }
-
-  #retry<T>(signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
-    return withRetry(task, { ...this.#policy(), signal: signal ?? this.#options.signal });
   }
 
   #policy(): Omit<RetryOptions, 'signal'> {

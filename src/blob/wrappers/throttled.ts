@@ -2,12 +2,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { totalLength } from '../../base/index.ts';
 import {
   type BlobId,
-  type BlobMetadata,
   type BlobStorage,
   type GetOptions,
   type ListOptions,
   type PutOptions,
-  type Retention,
   type SignalOptions,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
@@ -57,8 +55,24 @@ class ThrottledStorage extends ForwardingStorage {
     this.#requests = gate(limits.requestsPerSecond);
   }
 
+  protected override async around<T>(
+    request: () => Promise<T>,
+    { signal }: SignalOptions = {},
+  ): Promise<T> {
+    await this.#requests?.pass(1, signal);
+    return request();
+  }
+
+  protected override async *listed<T>(
+    list: (options: ListOptions) => AsyncIterable<T>,
+    options: ListOptions = {},
+  ): AsyncIterable<T> {
+    const gate = (): Promise<void> | undefined => this.#requests?.pass(1, options.signal);
+    await gate();
+    yield* list({ ...options, beforeNextPage: gate });
+  }
+
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
-    await this.#requests?.pass(1, options.signal);
     // Known beforehand for ranges. For a whole blob, later requests wait instead.
     if (options.lengthBytes !== undefined)
       await this.#down?.pass(options.lengthBytes, options.signal);
@@ -67,40 +81,12 @@ class ThrottledStorage extends ForwardingStorage {
     return bytes;
   }
 
-  override async getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
-    await this.#requests?.pass(1, options.signal);
-    return super.getMetadata(id, options);
-  }
-
   override async putBlob(
     id: BlobId,
     data: readonly Uint8Array[],
     options: PutOptions = {},
   ): Promise<void> {
-    await this.#requests?.pass(1, options.signal);
     await this.#up?.pass(totalLength(data), options.signal);
     return super.putBlob(id, data, options);
-  }
-
-  override async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.#requests?.pass(1, options.signal);
-    return super.deleteBlob(id, options);
-  }
-
-  override async extendRetention(
-    id: BlobId,
-    retention: Retention,
-    options: SignalOptions = {},
-  ): Promise<void> {
-    await this.#requests?.pass(1, options.signal);
-    return super.extendRetention(id, retention, options);
-  }
-
-  override async *listBlobs(
-    prefix: string,
-    options: ListOptions = {},
-  ): AsyncIterable<BlobMetadata> {
-    await this.#requests?.pass(1, options.signal);
-    yield* super.listBlobs(prefix, options);
   }
 }

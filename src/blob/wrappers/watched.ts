@@ -1,14 +1,4 @@
-import type {
-  BlobId,
-  BlobMetadata,
-  BlobStorage,
-  GetOptions,
-  PutOptions,
-  Retention,
-  SignalOptions,
-  UnfinishedPuts,
-  UnfinishedPutsOptions,
-} from '../storage.ts';
+import type { BlobStorage, ListOptions } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 /** Whether a storage is active: separates a slow storage from a hanging storage. */
@@ -28,56 +18,29 @@ export function watched(inner: BlobStorage): WatchedStorage {
 class ActiveStorage extends ForwardingStorage implements WatchedStorage {
   readonly activity = { pending: 0, answers: 0 };
 
-  override getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
-    return this.#watch(super.getBlob(id, options));
+  protected override async around<T>(request: () => Promise<T>): Promise<T> {
+    this.activity.pending++;
+    try {
+      return await request();
+    } finally {
+      this.activity.pending--;
+      this.activity.answers++;
+    }
   }
 
-  override getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata> {
-    return this.#watch(super.getMetadata(id, options));
-  }
-
-  override putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void> {
-    return this.#watch(super.putBlob(id, data, options));
-  }
-
-  override deleteBlob(id: BlobId, options?: SignalOptions): Promise<void> {
-    return this.#watch(super.deleteBlob(id, options));
-  }
-
-  override async *listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata> {
-    const iterator = super.listBlobs(prefix, options)[Symbol.asyncIterator]();
+  protected override async *listed<T>(
+    list: (options?: ListOptions) => AsyncIterable<T>,
+    options?: ListOptions,
+  ): AsyncIterable<T> {
+    const iterator = list(options)[Symbol.asyncIterator]();
     try {
       for (;;) {
-        const step = await this.#watch(iterator.next());
+        const step = await this.around(() => iterator.next());
         if (step.done === true) return;
         yield step.value;
       }
     } finally {
       await iterator.return?.();
-    }
-  }
-
-  override extendRetention(
-    id: BlobId,
-    retention: Retention,
-    options?: SignalOptions,
-  ): Promise<void> {
-    return this.#watch(super.extendRetention(id, retention, options));
-  }
-
-  override removeUnfinishedPuts(
-    options: UnfinishedPutsOptions,
-  ): Promise<UnfinishedPuts | undefined> {
-    return this.#watch(super.removeUnfinishedPuts(options));
-  }
-
-  async #watch<T>(request: Promise<T>): Promise<T> {
-    this.activity.pending++;
-    try {
-      return await request;
-    } finally {
-      this.activity.pending--;
-      this.activity.answers++;
     }
   }
 }
