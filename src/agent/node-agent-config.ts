@@ -62,6 +62,13 @@ const excludePaths = z
   })
   .nullish();
 
+const names = z
+  .array(z.string())
+  .nullish()
+  .transform((list) => list ?? []);
+/** Secrets and ConfigMaps that a CSI driver reads in the namespace of a PVC. */
+const DRIVER_SECRETS = { secretNames: names.optional(), configMapNames: names.optional() };
+
 /**
  * Velero's node-agent ConfigMap (pkg/types/node_agent.go) with all its keys, and one key of
  * Longshore's. Velero 1.18 ignores unknown JSON keys (encoding/json) but rejects a second key in
@@ -89,12 +96,16 @@ const schema = z.strictObject({
       z.strictObject({
         storageClass: z.string().optional(),
         readOnly: z.boolean().optional(),
+        readWriteOncePod: z.boolean().optional(),
         spcNoRelabeling: z.boolean().optional(),
         annotations: texts.optional(),
+        ...DRIVER_SECRETS,
       }),
     )
     .nullish(),
-  restorePVC: z.strictObject({ ignoreDelayBinding: z.boolean().optional() }).nullish(),
+  restorePVC: z
+    .strictObject({ ignoreDelayBinding: z.boolean().optional(), ...DRIVER_SECRETS })
+    .nullish(),
   podResources: z.strictObject(POD_RESOURCES_SHAPE).nullish(),
   priorityClassName: z.string().optional(),
   privilegedFsBackup: z.boolean().optional(),
@@ -182,7 +193,10 @@ const KNOWN = [
   'nodeSelector',
   'storageClass',
   'readOnly',
+  'readWriteOncePod',
   'spcNoRelabeling',
+  'secretNames',
+  'configMapNames',
   'annotations',
   'ignoreDelayBinding',
   'residentThresholdInMB',

@@ -16,6 +16,7 @@ import {
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
+import { copyDriverSecrets, dropDriverSecrets } from './driver-secrets.ts';
 import { type HostingClaim, removeDeadPod, waitHostingClaim } from './hosting-claim.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertLinuxVolume, attachedNodes, WindowsNodes } from './node-os.ts';
@@ -106,6 +107,9 @@ export class CsiSnapshotExposer {
     let claim = assertMadeFor(PVCS, await client.find(PVCS, ref, { signal }), upload);
     context.onMake?.();
     if (!claim) {
+      const from = upload.spec.sourceNamespace;
+      const copies = { from, names: config, owner: upload, resource: DATA_UPLOADS };
+      await copyDriverSecrets(this.#options, copies, context);
       const { restoreSize, frozenAt } = await this.#handover.takeOver(upload, context);
       const size = restoreSize ?? source.spec.resources?.requests?.storage ?? '';
       claim = await step('error to create backup pvc', () =>
@@ -160,7 +164,7 @@ export class CsiSnapshotExposer {
         },
       },
       spec: {
-        accessModes: [config.readOnly === true ? 'ReadOnlyMany' : 'ReadWriteOnce'],
+        accessModes: [accessModeOf(config)],
         storageClassName: config.storageClass || own,
         volumeMode: isBlockClaim(source) ? 'Block' : 'Filesystem',
         dataSource: { apiGroup: 'snapshot.storage.k8s.io', kind: 'VolumeSnapshot', name },
@@ -180,6 +184,9 @@ export class CsiSnapshotExposer {
     const { client, namespace, daemonSet, config, logger } = this.#options;
     const template = await loadTemplate(client, namespace, daemonSet);
     const readOnly = backupPvc.readOnly === true;
+    if (backupPvc.readWriteOncePod === true && readOnly) {
+      logger.warn({}, 'readWriteOncePod is ignored: readOnly is set');
+    }
     if (backupPvc.spcNoRelabeling === true && !readOnly) {
       logger.warn({}, 'spcNoRelabeling is ignored: it requires readOnly');
     }
@@ -262,6 +269,16 @@ export class CsiSnapshotExposer {
     });
     if (!removed) return false;
     this.#left.delete(uid);
-    return settleAll(logger, { 'backup snapshot': this.#handover.cleanUp(upload) });
+    const { storageClass = '' } = upload.spec.csiSnapshot ?? {};
+    const names = lookup(this.#options.config.backupPvc, storageClass);
+    return settleAll(logger, {
+      'backup snapshot': this.#handover.cleanUp(upload),
+      'secrets of the driver': dropDriverSecrets(this.#options, upload, names),
+    });
   }
 }
+
+const accessModeOf = ({ readOnly, readWriteOncePod }: BackupPvcConfig): string => {
+  if (readOnly === true) return 'ReadOnlyMany';
+  return readWriteOncePod === true ? 'ReadWriteOncePod' : 'ReadWriteOnce';
+};

@@ -17,6 +17,11 @@ import {
 import { createCacheClaim, SELECTED_NODE } from './cache-claim.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
+import {
+  assertUsableWithoutCopies,
+  copyDriverSecrets,
+  dropDriverSecrets,
+} from './driver-secrets.ts';
 import { type HostingClaim, removeDeadPod, waitHostingClaim } from './hosting-claim.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertMadeFor, isMadeFor, makeFor } from './ownership.ts';
@@ -83,6 +88,12 @@ export class GenericRestoreExposer {
       throw new CodedError('EXPOSE_FAILED', text);
     }
     context.onMake?.();
+    if (!claim) {
+      const { namespace: from } = download.spec.targetVolume;
+      const names = this.#options.config.restoreSecrets;
+      const copies = { from, names, owner: download, resource: DATA_DOWNLOADS };
+      await copyDriverSecrets(this.#options, copies, context);
+    }
     const cacheClaim = await step('error to create cache pvc', () =>
       createCacheClaim(this.#options, DATA_DOWNLOADS, download, target.node),
     );
@@ -299,8 +310,9 @@ export class GenericRestoreExposer {
     const volume = await step('error to wait restore PVC bound', () =>
       waitBound(client, ref, download, { signal, timeoutMs: operationTimeoutMs }),
     );
-    const { spec } = await client.get(PVS, { name: volume });
-    const policy = spec.persistentVolumeReclaimPolicy ?? 'Delete';
+    const found = await client.get(PVS, { name: volume });
+    assertUsableWithoutCopies(found, namespace, this.#options.config.restoreSecrets);
+    const policy = found.spec.persistentVolumeReclaimPolicy ?? 'Delete';
     try {
       // If another agent has recorded them meanwhile, the policy on the volume may have changed
       // since.
@@ -394,10 +406,18 @@ export class GenericRestoreExposer {
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
     // After Completed the volume belongs to its users, and may have other settings.
-    if (stray === undefined || download.status?.phase === 'Completed') return isClean;
-    return (
-      (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) })) && isClean
-    );
+    const isKept = stray === undefined || download.status?.phase === 'Completed';
+    const isDropped =
+      isKept || (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) }));
+    // The driver may need its Secrets until the volumes are deleted.
+    if (!isClean || !isDropped) return false;
+    return settleAll(logger, {
+      'secrets of the driver': dropDriverSecrets(
+        this.#options,
+        download,
+        this.#options.config.restoreSecrets,
+      ),
+    });
   }
 
   /** Deletes a restored volume without a claim, which would otherwise cost money forever. */

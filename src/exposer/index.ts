@@ -2,7 +2,13 @@
  * Exposes a snapshot, or a PVC that waits for its data, as a volume in a hosting pod, and cleans up
  * afterwards. Knows nothing of the phases of the CRs.
  */
-export type { ExcludeConfig, ExposeConfig, ExposeContext, ExposerOptions } from './settings.ts';
+export type {
+  BackupPvcConfig,
+  ExcludeConfig,
+  ExposeConfig,
+  ExposeContext,
+  ExposerOptions,
+} from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { InPlaceExposer } from './in-place.ts';

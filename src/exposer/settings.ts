@@ -12,9 +12,17 @@ export interface LoadAffinity {
   readonly storageClass?: string | undefined;
 }
 
-export interface BackupPvcConfig {
+/** Secrets and ConfigMaps that a CSI driver reads in the namespace of a PVC. */
+export interface DriverSecretNames {
+  readonly secretNames?: readonly string[] | undefined;
+  readonly configMapNames?: readonly string[] | undefined;
+}
+
+export interface BackupPvcConfig extends DriverSecretNames {
   readonly storageClass?: string | undefined;
   readonly readOnly?: boolean | undefined;
+  /** The kubelet then sets SELinux labels with a mount option, and not file by file. */
+  readonly readWriteOncePod?: boolean | undefined;
   readonly spcNoRelabeling?: boolean | undefined;
   readonly annotations?: Readonly<Record<string, string>> | undefined;
 }
@@ -32,6 +40,7 @@ export interface ExposeConfig {
   /** Keys are storage classes of the source. */
   readonly backupPvc: Readonly<Record<string, BackupPvcConfig>>;
   readonly ignoreDelayBinding: boolean;
+  readonly restoreSecrets?: DriverSecretNames | undefined;
   readonly podResources: PodResources;
   readonly priorityClassName?: string | undefined;
   readonly podAnnotations?: Readonly<Record<string, string>> | undefined;

@@ -89,7 +89,7 @@ export async function removePodAndVolumes(
     if (volumes.has(name)) return;
     // Record the volume before its claim is deleted. A retry, also after a crash, finds no claim
     // that names it.
-    if (resource) await noteVolumes(client, resource, owner, [...volumes, name]);
+    if (resource) await noteOn(client, resource, owner, VOLUMES, [...volumes, name].join(','));
     volumes.add(name);
   };
   const gone = await Promise.all(
@@ -122,17 +122,19 @@ async function deleteClaimAndVolume(
   return volume;
 }
 
-async function noteVolumes(
+/** Writes an annotation to the CR, unless the CR is gone. */
+export async function noteOn(
   client: KubeClient,
   resource: Resource<KubeObject>,
   { metadata: { namespace, name, uid } }: KubeObject,
-  volumes: readonly string[],
+  key: string,
+  value: string,
 ): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     const found = await client.find(resource, { namespace, name });
     // A new CR may have the same name.
     if (found?.metadata.uid !== uid) return;
-    const annotations = { ...found.metadata.annotations, [VOLUMES]: volumes.join(',') };
+    const annotations = { ...found.metadata.annotations, [key]: value };
     try {
       await client.replace(resource, { ...found, metadata: { ...found.metadata, annotations } });
       return;

@@ -1,4 +1,5 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { secondVolume } from '../../src/exposer/second-volume.ts';
 import {
   CONFIG_MAPS,
@@ -13,6 +14,7 @@ import {
   PVS,
   type PersistentVolume,
   type Resource,
+  SECRETS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
@@ -21,6 +23,7 @@ import { hasRealApi } from '../support/real-api.ts';
 
 const UID = '01234567-89ab-cdef-0123-456789abcdef';
 const API = '/api/v1';
+const ROOT = new URL('../../', import.meta.url).pathname;
 const SNAPSHOTS = '/apis/snapshot.storage.k8s.io/v1';
 const OWNER = { apiVersion: 'velero.io/v2alpha1', kind: 'DataUpload', name: 'x', uid: UID };
 const CLAIM_SPEC = {
@@ -50,10 +53,11 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
     await (cluster as PolicedCluster | undefined)?.[Symbol.asyncDispose]();
   });
 
+  const make = <T extends KubeObject>(resource: Resource<T>, object: object): Promise<T> =>
+    admin.create(resource, object as never);
+
   /** What is there: of a tenant, and of the agent. */
   async function makeObjects(): Promise<void> {
-    const make = <T extends KubeObject>(resource: Resource<T>, object: object): Promise<T> =>
-      admin.create(resource, object as never);
     for (const [name, namespace] of [
       ['tenant', 'app'],
       ['own', 'velero'],
@@ -371,6 +375,78 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       );
       const disguised = { metadata: { labels }, data: { a: 'b' } };
       expect(await patch(`${path}/settings`, disguised)).toMatch(/that the agent changes/);
+    });
+
+    describe('with the component driver-secrets', () => {
+      const secrets = `${API}/namespaces/velero/secrets`;
+      const copied = { 'longshore.io/copied-from': 'app' };
+      const secret = (metadata: object, more: object = {}): object => ({
+        apiVersion: 'v1',
+        kind: 'Secret',
+        metadata,
+        data: { token: 'b25l' },
+        ...more,
+      });
+      beforeAll(async () => {
+        expect(await post(secrets, secret({ name: 'kms-token' }))).toMatch(/cannot create/);
+        const rights = join(ROOT, 'manifests/driver-secrets/rbac.yaml');
+        await cluster.api.kubectl('-n', 'velero', 'apply', '-f', rights);
+        await cluster.annotate({ 'longshore.io/driver-secrets': 'kms-token, kms-settings' });
+        await make(SECRETS, { metadata: { name: 'velero-repo-credentials', namespace: 'velero' } });
+        for (const [name, namespace] of [
+          ['kms-token', 'app'],
+          ['other', 'app'],
+        ]) {
+          await make(SECRETS, { metadata: { name, namespace } });
+        }
+        const annotations = copied;
+        const metadata = { name: 'kms-token', namespace: 'velero', annotations };
+        await make(SECRETS, { metadata, data: { token: 'b25l' } });
+        await make(CONFIG_MAPS, { metadata: { name: 'kms-settings', namespace: 'velero' } });
+        const body = { metadata: { ownerReferences: [OWNER] } };
+        await vi.waitFor(
+          async () => expect(await patch(`${secrets}/kms-token`, body)).toBe('admitted'),
+          { timeout: 30_000, interval: 200 },
+        );
+      });
+
+      it('let the agent make copies, and no other Secret', async () => {
+        const named = { name: 'kms-settings', annotations: copied };
+        expect(await post(secrets, secret(named))).toBe('admitted');
+        expect(await post(secrets, secret({ ...named, name: 'any' }))).toMatch(/is a copy that/);
+        expect(await post(secrets, secret({ name: 'kms-settings' }))).toMatch(/is a copy that/);
+        const labels = { 'velero.io/plugin-config': '' };
+        expect(await post(secrets, secret({ ...named, labels }))).toMatch(/no labels/);
+        // Kubernetes would write a token of the server's account into it.
+        const account = { 'kubernetes.io/service-account.name': 'longshore-server' };
+        const token = { ...named, annotations: { ...copied, ...account } };
+        const type = 'kubernetes.io/service-account-token';
+        expect(await post(secrets, secret(token, { type }))).toMatch(/is a copy that/);
+        expect(await post(secrets, secret(token))).toMatch(/is a copy that/);
+      });
+
+      it('let it change the owners of a copy only', async () => {
+        const path = `${secrets}/kms-token`;
+        expect(await patch(path, { data: { token: 'dHdv' } })).toMatch(/nothing else of it/);
+        expect(await patch(path, { metadata: { labels: { a: 'b' } } })).toMatch(/nothing else/);
+        expect(await patch(path, { metadata: { annotations: { a: 'b' } } })).toMatch(/nothing/);
+        const settings = `${API}/namespaces/velero/configmaps/kms-settings`;
+        expect(await patch(settings, { data: { a: 'b' } })).toMatch(/that the agent changes/);
+        expect(await remove(settings)).toMatch(/deletes no Secrets and ConfigMaps but copies/);
+        expect(await remove(path)).toBe('admitted');
+        expect(await remove(`${secrets}/velero-repo-credentials`)).toMatch(/cannot delete/);
+      });
+
+      it('let it read the named Secrets, in any namespace', async () => {
+        const ref = { namespace: 'app', name: 'kms-token' };
+        expect(await agent.get(SECRETS, ref)).toMatchObject({ metadata: ref });
+        for (const other of [
+          { namespace: 'app', name: 'other' },
+          { namespace: 'velero', name: 'velero-repo-credentials' },
+        ]) {
+          await expect(agent.get(SECRETS, other)).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+        }
+      });
     });
 
     it.each([

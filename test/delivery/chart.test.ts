@@ -44,6 +44,7 @@ const VALUES = {
   logLevel: 'debug',
   logFormat: 'json',
   credentials: { secretName: 'own-credentials' },
+  driverSecrets: ['kms-token', 'kms-settings'],
   serviceAccount: { name: 'agent', annotations: { note: 'a' } },
   dataMover: {
     settings: {

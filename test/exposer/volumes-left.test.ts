@@ -52,7 +52,8 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
       return Promise.resolve();
     },
   };
-  const options = { client, namespace: 'velero', logger: silentLogger };
+  const config = { backupPvc: {} };
+  const options = { client, config, namespace: 'velero', logger: silentLogger };
   const exposer = new CsiSnapshotExposer(options as unknown as ExposerOptions);
   // As long as the late volume cannot be noted on the CR, its claim stays.
   expect(await exposer.cleanUp(upload, [])).toBe(false);

@@ -186,6 +186,7 @@ async function loadConfig(
       loadAffinity: config.loadAffinity ?? [],
       backupPvc: config.backupPVC ?? {},
       ignoreDelayBinding: config.restorePVC?.ignoreDelayBinding === true,
+      restoreSecrets: config.restorePVC ?? undefined,
       podResources: podResourcesOf(config.podResources),
       priorityClassName: isPriorityKnown ? priorityClassName : undefined,
       podAnnotations: podAnnotations ?? undefined,
