@@ -56,14 +56,39 @@ const DIRECTORY_TEXT = '^src/snapshot/directory/directory-(text|check)\\.ts$';
  */
 const LOADED_FIRST = '^src/(repository/format/keys|config/environment)\\.ts$';
 const HEAD_START = '^src/cli/head-start\\.ts$';
+/** The help of the command line lists the controllers, and must not load the server. */
+const CONTROLLER_NAMES = '^src/server/compose/controller-names\\.ts$';
+/** The wiring of the server has more folders to join than its controllers. */
+const COMPOSE = 'agent|exposer|observability|snapshot';
 const alsoOf = (folder) => (folder === 'workers' ? [DIRECTORY_TEXT] : []);
 
 const folders = Object.entries(mayImport).map(([folder, below]) => ({
   name: `imports-of-${folder}`,
   severity: 'error',
-  from: { path: `^src/${folder}/` },
+  from: {
+    path: `^src/${folder}/`,
+    ...(folder === 'server' && { pathNot: '^src/server/compose/' }),
+  },
   to: { path: '^src/', pathNot: [`^src/(${[folder, ...below].join('|')})/`, ...alsoOf(folder)] },
 }));
+
+const compose = {
+  name: 'wiring-of-the-server',
+  comment: 'Makes the controllers. It knows no flags, and only the command line imports it.',
+  severity: 'error',
+  from: { path: '^src/server/compose/' },
+  to: {
+    path: '^src/',
+    pathNot: `^src/(server|${[...mayImport.server, COMPOSE].join('|')})/`,
+  },
+};
+
+const belowCompose = {
+  name: 'controllers-know-no-wiring',
+  severity: 'error',
+  from: { path: '^src/', pathNot: '^src/(cli|server/compose)/' },
+  to: { path: '^src/server/compose/' },
+};
 
 const acrossByIndex = {
   name: 'across-folders-by-index',
@@ -72,7 +97,10 @@ const acrossByIndex = {
   from: { path: '^src/([^/]+)/', pathNot: HEAD_START },
   to: {
     path: '^src/[^/]+/',
-    pathNot: ['^src/$1/', '^src/[^/]+/index\\.ts$', DIRECTORY_TEXT, IGNORE_PATTERNS],
+    pathNot: [
+      ...['^src/$1/', '^src/[^/]+/index\\.ts$', '^src/server/compose/index\\.ts$'],
+      ...[CONTROLLER_NAMES, DIRECTORY_TEXT, IGNORE_PATTERNS],
+    ],
   },
 };
 
@@ -97,6 +125,8 @@ const inRepository = (folder, below) => ({
 module.exports = {
   forbidden: [
     ...folders,
+    compose,
+    belowCompose,
     headStart,
     acrossByIndex,
     inRepository('format', []),

@@ -14,7 +14,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { CONTROLLERS, RESTORE_CONTROLLERS } from '../src/cli/server/controllers.ts';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from '../src/server/compose/controller-names.ts';
 import {
   BACKUPS,
   type KubeClient,

@@ -40,3 +40,4 @@ export {
 export { inPlaceReportOf, inPlaceState } from './mover/in-place-report.ts';
 export { dataMoversOf, isMoverServed } from './status/serving-agents.ts';
 export { type Unserved, whyUnserved } from './status/unserved-movements.ts';
+export { averageRate, type RateOf, RecentRates, secondsLeft } from './status/rates.ts';

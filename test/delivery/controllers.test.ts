@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { kustomized, type Manifest } from '../../src/cli/install/kustomize.ts';
-import { chosenControllers, CONTROLLERS } from '../../src/cli/server/controllers.ts';
+import { chosenControllers } from '../../src/cli/server/controllers.ts';
+import { CONTROLLERS } from '../../src/server/compose/controller-names.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const MANIFESTS = join(ROOT, 'manifests');

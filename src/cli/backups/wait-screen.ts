@@ -1,11 +1,10 @@
-import type { MovementDescription } from '../../agent/index.ts';
+import { type MovementDescription, type RateOf, secondsLeft } from '../../agent/index.ts';
 import { formatBytes } from '../../base/index.ts';
 import { MOVING_FIRST } from '../../kube/index.ts';
 import { countOf, numberText } from '../output/numbers.ts';
 import { LiveBlock, type Terminal } from '../output/live-block.ts';
 import { type Figures, ProgressTracker, type Sample } from '../progress/figures.ts';
 import { barOf, clockOf, liveText, plainText } from '../progress/lines.ts';
-import { type RateOf, secondsLeft } from '../output/progress-rows.ts';
 import { hasEnded, totalsOf } from './volumes.ts';
 
 /** The state of a backup or restore while a verb waits for it. */

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type MovementDescription, StatusFollower } from '../../agent/index.ts';
+import { type MovementDescription, RecentRates, StatusFollower } from '../../agent/index.ts';
 import { CodedError, formatBytes, isCanceled, isCode, messageOf } from '../../base/index.ts';
 import {
   isPassing,
@@ -15,7 +15,6 @@ import { countOf } from '../output/numbers.ts';
 import { stdoutTerminal } from '../output/live-block.ts';
 import { writeOutput } from '../output/streams.ts';
 import { formatElapsed } from '../progress/lines.ts';
-import { RecentRates } from '../output/progress-rows.ts';
 import { printable } from '../output/terminal.ts';
 import { isLive, printPainted } from './colours.ts';
 import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';

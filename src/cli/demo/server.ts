@@ -3,13 +3,17 @@ import { join } from 'node:path';
 import { Registry } from 'prom-client';
 import { silentLogger } from '../../base/index.ts';
 import { ReadsAhead } from '../../kube/index.ts';
+import {
+  type Common,
+  openBackups,
+  openRestores,
+  ServerPlugins,
+} from '../../server/compose/index.ts';
 import { OperationMetrics, SharedBackups } from '../../server/index.ts';
 import { DEV_NAMESPACE, type DevEnvironment } from './dev-environment.ts';
-import { backupSettingsOf } from '../server/backup-settings.ts';
-import { openBackups } from '../server/backups.ts';
-import type { Common } from '../server/common.ts';
-import { ServerPlugins } from '../server/plugins.ts';
-import { openRestores, restoreSettingsOf } from '../server/restores.ts';
+import { repositoryOpener } from '../server/run-server.ts';
+import { backupSettingsOf, restoreSettingsOf } from '../server/settings.ts';
+import { VERSION } from '../version.ts';
 
 const FEATURES = { features: 'EnableCSI' };
 
@@ -41,6 +45,8 @@ export async function withDemoServer(
     plugins,
     operationMetrics: new OperationMetrics({ registry, clock: client.clock }),
     backups: new SharedBackups(cluster),
+    openRepository: repositoryOpener(silentLogger),
+    version: VERSION,
   };
   const settings = backupSettingsOf({
     concurrentBackups: '1',
@@ -61,7 +67,6 @@ export async function withDemoServer(
   const restores = openRestores(common, FEATURES, {
     ...settings,
     ...restoreSettingsOf({ deployment: 'longshore-server' }),
-    itemOperationTimeout: settings.defaults.itemOperationTimeout,
   });
   const abort = new AbortController();
   const running = Promise.all(

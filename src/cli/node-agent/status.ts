@@ -1,15 +1,8 @@
-import { describeDamage, describeMovements, readStatus } from '../../agent/index.ts';
+import { averageRate, describeDamage, describeMovements, readStatus } from '../../agent/index.ts';
 import { stringify } from 'yaml';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { watchStatus } from './watch.ts';
-import {
-  averageRate,
-  cellsOf,
-  documentOf,
-  HEADER,
-  WIDE_HEADER,
-  wideCellsOf,
-} from '../output/progress-rows.ts';
+import { cellsOf, documentOf, HEADER, WIDE_HEADER, wideCellsOf } from '../output/progress-rows.ts';
 import { printText } from '../output/streams.ts';
 import { printable, printJson, printTable } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';

@@ -1,11 +1,10 @@
 import { stringify } from 'yaml';
-import type { MovementDescription } from '../../agent/index.ts';
+import type { MovementDescription, RecentRates } from '../../agent/index.ts';
 import { MOVING_FIRST } from '../../kube/index.ts';
 import {
   documentOf,
   MOVING_HEADER,
   movingCellsOf,
-  type RecentRates,
   WIDE_HEADER,
   wideCellsOf,
 } from '../output/progress-rows.ts';

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import {
   assertReadable,
   describeMovements,
+  RecentRates,
   StatusFollower,
   type StatusQuery,
 } from '../../agent/index.ts';
@@ -10,7 +11,6 @@ import { isPassing, whileUnauthorized } from '../../kube/index.ts';
 import { interruptSignal } from '../context.ts';
 import { isOutputOpen, writeOutput } from '../output/streams.ts';
 import { stdoutTerminal } from '../output/live-block.ts';
-import { RecentRates } from '../output/progress-rows.ts';
 import { ChangeLog, LiveTable, type WatchFlags } from './watch-screens.ts';
 
 const LOOK_EVERY_MS = 2000;

@@ -37,7 +37,7 @@ import { interruptSignal } from '../context.ts';
 import { ExitCode } from '../exit.ts';
 import { columnsOf, documentOf, rowOf, ruleDocuments, summaryOf } from './check-rows.ts';
 import { type BackupServer, backupServerOf } from './check-server.ts';
-import { notedPolicies } from '../server/policies.ts';
+import { notedPolicies } from '../../server/compose/index.ts';
 import { printable, printJson, printTable } from '../output/terminal.ts';
 import { UsageError } from '../usage-error.ts';
 

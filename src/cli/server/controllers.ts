@@ -1,27 +1,10 @@
 import { lookup } from '../../base/index.ts';
+import {
+  type ControllerName,
+  CONTROLLERS,
+  RESTORE_CONTROLLERS,
+} from '../../server/compose/controller-names.ts';
 import { UsageError } from '../usage-error.ts';
-
-/** Our controllers, with the names of Velero's. As in Velero, all run by default. */
-export const CONTROLLERS = [
-  'backup',
-  'backup-operations',
-  'backup-finalizer',
-  'backup-deletion',
-  'gc',
-  'backup-repo',
-  'backup-storage-location',
-  'backup-sync',
-  'download-request',
-  'schedule',
-  'server-status-request',
-  'restore',
-  'restore-operations',
-  'restore-finalizer',
-] as const;
-export type ControllerName = (typeof CONTROLLERS)[number];
-/** Restores need all of these together. */
-export const RESTORE_CONTROLLERS = ['restore', 'restore-operations', 'restore-finalizer'] as const;
-export type RestoreControllerName = (typeof RESTORE_CONTROLLERS)[number];
 
 /** Old names, and Velero's controllers that are merged here. */
 const ALIASES: Readonly<Record<string, ControllerName>> = {

@@ -1,11 +1,10 @@
-import { ReadsAhead, REFUSED_MS } from '../../kube/index.ts';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Registry } from 'prom-client';
-import { assert } from '../../base/index.ts';
-import { openStorage } from '../../blob/index.ts';
-import { environment, type StorageKind } from '../../config/index.ts';
+import type { Logger } from '../../base/index.ts';
+import { environment } from '../../config/index.ts';
+import { type KubeClient, ReadsAhead, REFUSED_MS } from '../../kube/index.ts';
 import {
   certificateOf,
   createServerLogger,
@@ -14,42 +13,31 @@ import {
   serveStatus,
 } from '../../observability/index.ts';
 import {
-  DownloadController,
-  ExpiryController,
-  LocationController,
-  OperationMetrics,
-  RepositoryController,
-  ScheduleController,
-  Server,
-  type ServerController,
-  SharedBackups,
-  StatusRequestController,
-  SyncController,
-} from '../../server/index.ts';
+  type Common,
+  openControllers,
+  type OpenRepository,
+  ServerPlugins,
+  type ServerSettings,
+} from '../../server/compose/index.ts';
+import {
+  type ControllerName,
+  OPERATION_CONTROLLERS,
+} from '../../server/compose/controller-names.ts';
+import { OperationMetrics, Server, SharedBackups } from '../../server/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
-import {
-  type BackupFlags,
-  type BackupSettings,
-  backupSettingsOf,
-  isOn,
-} from './backup-settings.ts';
-import { openBackups, type OpenedBackups } from './backups.ts';
-import { locationBuckets } from './buckets.ts';
-import { interruptSignal } from '../context.ts';
-import type { Common } from './common.ts';
-import { chosenControllers, type ControllerName } from './controllers.ts';
+import { interruptSignal, openContext } from '../context.ts';
 import { collectAtRest } from '../resting-memory.ts';
-import { ServerPlugins } from './plugins.ts';
-import {
-  type OpenedRestores,
-  openRestores,
-  type RestoreFlags,
-  type RestoreSettings,
-  restoreSettingsOf,
-} from './restores.ts';
 import { openRepositoryStorage } from '../storage-options.ts';
 import { durationFlagMs, UsageError } from '../usage-error.ts';
 import { VELERO_VERSION, VERSION } from '../version.ts';
+import { chosenControllers } from './controllers.ts';
+import {
+  type BackupFlags,
+  backupSettingsOf,
+  isOn,
+  type RestoreFlags,
+  restoreSettingsOf,
+} from './settings.ts';
 
 export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   kubecontext?: string;
@@ -78,8 +66,6 @@ export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   garbageCollectionFrequency: string;
 }
 
-/** These share one map of operations. */
-const OF_BACKUPS = ['backup', 'backup-operations', 'backup-finalizer'] as const;
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
 const EXPIRY_FREQUENCY = '--garbage-collection-frequency';
@@ -108,6 +94,44 @@ export async function runServer(
   const names = chosenControllers(flags.controllers, flags.disableControllers);
   const settings = settingsOf(flags, names);
   const logger = createServerLogger(around.logLevel ?? flags.logLevel, flags.logFormat);
+  warnOfSurroundings(logger, ineffective);
+  const context = flags.context ?? flags.kubecontext;
+  const cluster = clusterOf(
+    { ...flags, ...(context !== undefined && { context }) },
+    'longshore-server',
+    { refusedMs: REFUSED_MS },
+  );
+  const { client } = cluster;
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
+  const interrupt = around.signal
+    ? { signal: around.signal, dispose: () => undefined }
+    : interruptSignal();
+  const common = commonOf(names, flags, { ...cluster, logger, directory, pluginFlags });
+  const { namespace, host, registry } = common;
+  const openStorage = (repo: string, { create = false }: { create?: boolean }) =>
+    openRepositoryStorage({ repo }, logger, { cache: false, create });
+  const controllers = await openControllers(names, common, settings, openStorage);
+  const server = new Server({ client, logger, namespace, host, registry, controllers });
+  const collectNoMore = collectAtRest();
+  try {
+    using certificate = await certificateOf(flags.tlsCertificate, { logger, clock: client.clock });
+    const sources = { metrics: () => registry.metrics(), notReady: () => server.notReady() };
+    await using status = await serveStatus(flags.metricsAddress, sources, certificate);
+    await using page = await statusPageOf(flags, common, certificate);
+    const addresses = { address: status.address, ...(page && { statusPage: page.address }) };
+    logger.info({ ...addresses, controllers: names }, 'serving metrics and health');
+    around.onServing?.(page?.address);
+    await server.run(interrupt.signal);
+  } finally {
+    collectNoMore();
+    interrupt.dispose();
+    await common.plugins?.close();
+    client.close();
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+function warnOfSurroundings(logger: Logger, ineffective: readonly string[]): void {
   const missing = environment.forgetMissingCredentials();
   if (missing.length > 0) {
     logger.info({ variables: missing }, "no credentials file: using the cloud's own identity");
@@ -115,93 +139,63 @@ export async function runServer(
   if (ineffective.length > 0) {
     logger.warn({ flags: ineffective }, "flags of Velero's server that have no effect here yet");
   }
-  const makesRestores = names.includes('restore');
-  const context = flags.context ?? flags.kubecontext;
-  const { client, namespace } = clusterOf(
-    { ...flags, ...(context !== undefined && { context }) },
-    'longshore-server',
-    { refusedMs: REFUSED_MS },
-  );
-  const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
+}
+
+interface Process {
+  readonly client: KubeClient;
+  readonly namespace: string;
+  readonly logger: Logger;
+  readonly directory: string;
+  readonly pluginFlags: readonly string[];
+}
+
+/** The dependencies of all controllers of this process. */
+function commonOf(
+  names: readonly ControllerName[],
+  flags: ServerFlags,
+  { pluginFlags, ...process }: Process,
+): Common {
+  const { client, logger, namespace } = process;
   const registry = new Registry();
   const host = hostname();
-  const interrupt = around.signal
-    ? { signal: around.signal, dispose: () => undefined }
-    : interruptSignal();
-  const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
-  const needsBackups = makesBackups || names.includes('backup-deletion');
+  const makesRestores = names.includes('restore');
+  const makesBackups = OPERATION_CONTROLLERS.some((name) => names.includes(name));
+  const makesAny = makesBackups || makesRestores || names.includes('backup-deletion');
   const reads = new ReadsAhead(client);
-  const plugins =
-    needsBackups || makesRestores || names.includes('server-status-request')
-      ? ServerPlugins.begin({
-          client: reads.client,
-          logger,
-          folder: flags.pluginDir,
-          features: flags.features,
-          makesBackups,
-          makesRestores,
-          host,
-          flags: pluginFlags,
-        })
-      : undefined;
-  const common = {
-    client,
+  return {
+    ...process,
     reads,
-    logger,
-    namespace,
     host,
     registry,
-    directory,
-    plugins,
+    plugins:
+      makesAny || names.includes('server-status-request')
+        ? ServerPlugins.begin({
+            client: reads.client,
+            logger,
+            folder: flags.pluginDir,
+            features: flags.features,
+            makesBackups,
+            makesRestores,
+            host,
+            flags: pluginFlags,
+          })
+        : undefined,
     backups: new SharedBackups({ client, logger, namespace }),
-    ...((needsBackups || makesRestores) && {
-      operationMetrics: new OperationMetrics({ registry, clock: client.clock }),
-    }),
+    ...(makesAny && { operationMetrics: new OperationMetrics({ registry, clock: client.clock }) }),
+    openRepository: repositoryOpener(logger),
+    version: VERSION,
   };
-  const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;
-  const restores = makesRestores
-    ? openRestores(common, flags, {
-        ...settings.backups,
-        ...settings.restores,
-        itemOperationTimeout: settings.backups.defaults.itemOperationTimeout,
-      })
-    : undefined;
-  const opened: Opened = { backups, restores };
-  const server = new Server({
-    client,
-    logger,
-    namespace,
-    host,
-    registry,
-    controllers: names.map((name) => controllerOf(name, common, flags, settings, opened)),
-  });
-  const collectNoMore = collectAtRest();
-  try {
-    using certificate = await certificateOf(flags.tlsCertificate, {
-      logger,
-      clock: client.clock,
-    });
-    const sources = { metrics: () => registry.metrics(), notReady: () => server.notReady() };
-    await using status = await serveStatus(flags.metricsAddress, sources, certificate);
-    await using page = await statusPageOf(flags, common, certificate);
-    logger.info(
-      {
-        address: status.address,
-        controllers: names,
-        ...(page && { statusPage: page.address }),
-      },
-      'serving metrics and health',
-    );
-    around.onServing?.(page?.address);
-    await server.run(interrupt.signal);
-  } finally {
-    collectNoMore();
-    interrupt.dispose();
-    await plugins?.close();
-    client.close();
-    rmSync(directory, { recursive: true, force: true });
-  }
 }
+
+/** No disk cache, because each repository is opened once per backup. */
+export const repositoryOpener =
+  (logger: Logger): OpenRepository =>
+  (repo, { password, memoryLimit }) =>
+    // Velero's client name in all its repositories.
+    openContext(
+      { repo, client: 'default@default', memoryLimit },
+      { password, logger, cache: false },
+    );
 
 /** The code of the page is loaded only on demand. */
 async function statusPageOf(
@@ -216,24 +210,8 @@ async function statusPageOf(
   return openStatusPage(address, { ...common, hasFiles, certificate, ...audiences });
 }
 
-interface Opened {
-  readonly backups: OpenedBackups | undefined;
-  readonly restores: OpenedRestores | undefined;
-}
-
-interface Settings {
-  readonly backups: BackupSettings;
-  readonly restores: RestoreSettings;
-  readonly jobsMax: number;
-  readonly maintainFrequency: string;
-  readonly validationFrequencyMs: number;
-  readonly expiryFrequencyMs: number;
-  readonly syncPeriodMs: number;
-  readonly skipsImmediately: boolean;
-}
-
 /** Throws `UsageError`. */
-function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Settings {
+function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): ServerSettings {
   const jobsMax = Number(flags.concurrentMaintenance);
   if (!/^[1-9]\d{0,3}$/.test(flags.concurrentMaintenance)) {
     const text = `--concurrent-maintenance "${flags.concurrentMaintenance}" is not a whole number from 1 to 9999`;
@@ -256,8 +234,22 @@ function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Setti
       isMadeHere: names.includes('backup'),
     },
     restores: restoreSettingsOf(flags),
-    jobsMax,
-    maintainFrequency: frequencyOf(flags.defaultRepoMaintainFrequency),
+    features: flags.features,
+    repositories: {
+      frequency: frequencyOf(flags.defaultRepoMaintainFrequency),
+      configMap: flags.backupRepositoryConfigmap,
+      jobs: {
+        configMap: flags.repoMaintenanceJobConfigmap,
+        jobsMax,
+        deployment: flags.deployment,
+        command: flags.maintenanceJobCommand.split(' ').filter((word) => word !== ''),
+        logLevel: flags.logLevel,
+        logFormat: flags.logFormat,
+      },
+    },
+    defaultLocation: flags.defaultBackupStorageLocation,
+    // Velero's version for its CLI, and our own.
+    serverVersion: `${VELERO_VERSION}+longshore.${VERSION}`,
     validationFrequencyMs: isZero(validation)
       ? 0
       : durationFlagMs(VALIDATION_FREQUENCY, validation, '1m0s'),
@@ -270,125 +262,6 @@ function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Setti
     skipsImmediately: isOn('--schedule-skip-immediately', flags.scheduleSkipImmediately),
   };
 }
-
-function controllerOf(
-  name: ControllerName,
-  common: Common,
-  flags: ServerFlags,
-  settings: Settings,
-  { backups, restores }: Opened,
-): ServerController {
-  const { client, logger, namespace, host, registry, directory } = common;
-  const defaultCredentials = (kind: StorageKind): string | undefined =>
-    environment.credentialsFile(kind);
-  const own = { client, logger, namespace, host };
-  const stores = {
-    directory: join(directory, name),
-    defaultCredentials,
-    openStorage: (location: string) => openStorage(location),
-  };
-  switch (name) {
-    case 'backup':
-    case 'backup-operations':
-    case 'backup-finalizer':
-    case 'backup-deletion':
-      assert(backups, 'a server that makes backups has opened what they need');
-      return backups.controllers[name];
-    case 'restore':
-    case 'restore-operations':
-    case 'restore-finalizer':
-      assert(restores, 'a server that makes restores has opened what they need');
-      return restores.controllers[name];
-    case 'gc':
-      return new ExpiryController({
-        client,
-        logger,
-        namespace,
-        frequencyMs: settings.expiryFrequencyMs,
-      });
-    case 'backup-repo':
-      return new RepositoryController({
-        ...own,
-        registry,
-        connection: {
-          openStorage: (repo, { create }) =>
-            openRepositoryStorage({ repo }, logger, { cache: false, create }),
-          directory,
-          defaultCredentials,
-          frequency: settings.maintainFrequency,
-          configMap: flags.backupRepositoryConfigmap,
-        },
-        jobs: {
-          configMap: flags.repoMaintenanceJobConfigmap,
-          jobsMax: settings.jobsMax,
-          deployment: flags.deployment,
-          command: flags.maintenanceJobCommand.split(' ').filter((word) => word !== ''),
-          logLevel: flags.logLevel,
-          logFormat: flags.logFormat,
-        },
-      });
-    case 'backup-storage-location':
-      return new LocationController({
-        ...own,
-        registry,
-        stores,
-        validationFrequencyMs: settings.validationFrequencyMs,
-        defaultLocation: flags.defaultBackupStorageLocation,
-      });
-    case 'backup-sync':
-      return new SyncController({
-        ...own,
-        registry,
-        backups: common.backups,
-        periodMs: settings.syncPeriodMs,
-        buckets: locationBuckets(common, stores.directory),
-      });
-    case 'schedule':
-      return new ScheduleController({
-        ...own,
-        registry,
-        backups: common.backups,
-        skipsImmediately: settings.skipsImmediately,
-        ...(backups && { series: seriesOf(backups) }),
-      });
-    case 'download-request':
-      return new DownloadController({
-        ...own,
-        stores,
-        buckets: locationBuckets(common, stores.directory),
-        unsavedOperations: {
-          save: async (owner, signal) => {
-            const opened = owner.kind === 'Restore' ? restores : backups;
-            await opened?.unsavedOperations.save(owner, signal);
-          },
-        },
-      });
-    case 'server-status-request':
-      return new StatusRequestController({
-        client,
-        logger,
-        namespace,
-        // Velero's version for its CLI, and our own.
-        serverVersion: `${VELERO_VERSION}+longshore.${VERSION}`,
-        plugins: async () => (await common.plugins?.list()) ?? [],
-      });
-  }
-}
-
-const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
-  exist: (schedules: readonly string[]) => {
-    metrics.exist(schedules);
-    deletionMetrics.exist(schedules);
-  },
-  begin: (schedule: string) => {
-    metrics.begin(schedule);
-    deletionMetrics.begin(schedule);
-  },
-  end: (schedule: string) => {
-    metrics.end(schedule);
-    deletionMetrics.end(schedule);
-  },
-});
 
 const isZero = (text: string): boolean => /^0(?:ns|us|µs|ms|s|m|h)?$/.test(text);
 

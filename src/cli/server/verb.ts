@@ -2,7 +2,7 @@ import { Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from '../log-options.ts';
 import { addBackupFlags, addRestoreFlags } from './backup-flags.ts';
-import { CONTROLLERS } from './controllers.ts';
+import { CONTROLLERS } from '../../server/compose/controller-names.ts';
 import type { ServerFlags } from './run-server.ts';
 import { addVeleroServerFlags, flagsWithoutEffect } from './velero-flags.ts';
 

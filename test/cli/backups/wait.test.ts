@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { MovementDescription } from '../../../src/agent/index.ts';
+import { averageRate, type MovementDescription } from '../../../src/agent/index.ts';
 import { BACKUP, RESTORE } from '../../../src/cli/backups/noun.ts';
 import { waitForEnd } from '../../../src/cli/backups/wait.ts';
 import {
@@ -18,7 +18,6 @@ import {
   POD_VOLUME_BACKUPS,
   RESTORES,
 } from '../../../src/kube/index.ts';
-import { averageRate } from '../../../src/cli/output/progress-rows.ts';
 import { Api } from './support/api.ts';
 import { newMovement } from '../support/movements.ts';
 import { withCalls } from '../../support/with-calls.ts';

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
-import type { MovementDescription } from '../../../src/agent/index.ts';
 import {
   averageRate,
-  documentOf,
+  type MovementDescription,
   RecentRates,
   secondsLeft,
-} from '../../../src/cli/output/progress-rows.ts';
+} from '../../../src/agent/index.ts';
+import { documentOf } from '../../../src/cli/output/progress-rows.ts';
 import { ChangeLog, LiveTable } from '../../../src/cli/node-agent/watch-screens.ts';
 import { newMovement } from '../support/movements.ts';
 

@@ -2,11 +2,8 @@ import { execFileSync } from 'node:child_process';
 import { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { addServerVerb } from '../../../src/cli/server/verb.ts';
-import {
-  chosenControllers,
-  CONTROLLERS,
-  RESTORE_CONTROLLERS,
-} from '../../../src/cli/server/controllers.ts';
+import { chosenControllers } from '../../../src/cli/server/controllers.ts';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from '../../../src/server/compose/controller-names.ts';
 import { addVeleroServerFlags, flagsWithoutEffect } from '../../../src/cli/server/velero-flags.ts';
 import { hasPeers, peer } from '../../support/real-api.ts';
 

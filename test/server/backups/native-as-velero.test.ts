@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { CONTROLLERS, RESTORE_CONTROLLERS } from '../../../src/cli/server/controllers.ts';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from '../../../src/server/compose/controller-names.ts';
 import { openBucket } from '../../../src/blob/index.ts';
 import {
   hasNativeSnapshotter,

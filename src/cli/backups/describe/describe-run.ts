@@ -1,7 +1,6 @@
-import type { MovementDescription } from '../../../agent/index.ts';
+import { averageRate, type MovementDescription, secondsLeft } from '../../../agent/index.ts';
 import { resultEntries } from '../../../archive/index.ts';
 import { hasMovementFailed, isMovementWaiting } from '../../../kube/index.ts';
-import { averageRate, secondsLeft } from '../../output/progress-rows.ts';
 import {
   type DescribedVolume,
   loadStored,

@@ -24,7 +24,7 @@ import { RehearsedRun } from '../../../server/index.ts';
 import { parsePolicyConfigMap } from '../../../volume-policy/index.ts';
 import { backupServerOf } from '../../policy/check-server.ts';
 import { VERSION } from '../../version.ts';
-import { restorePoliciesOf } from '../../server/restores.ts';
+import { restorePoliciesOf } from '../../../server/compose/index.ts';
 import { withBucketOf } from '../bucket.ts';
 import { BACKUP } from '../noun.ts';
 import type { Session } from '../session.ts';

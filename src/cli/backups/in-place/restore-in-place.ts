@@ -3,6 +3,7 @@ import {
   describeMovements,
   inPlaceReportOf,
   inPlaceState,
+  RecentRates,
   StatusFollower,
 } from '../../../agent/index.ts';
 import { BackupArchive } from '../../../archive/index.ts';
@@ -34,7 +35,6 @@ import type { ClusterFlags } from '../../cluster.ts';
 import { stdoutTerminal } from '../../output/live-block.ts';
 import { writeOutput } from '../../output/streams.ts';
 import { maxWriteBytes } from '../../restore/in-place.ts';
-import { RecentRates } from '../../output/progress-rows.ts';
 import { printable, printJson, printLine } from '../../output/terminal.ts';
 import { UsageError } from '../../usage-error.ts';
 import { withBucketOf } from '../bucket.ts';

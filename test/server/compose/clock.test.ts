@@ -7,9 +7,8 @@ import { BackupArchive, TarballWriter } from '../../../src/archive/index.ts';
 import { BACKUP_DEFAULTS } from '../../../src/backup/index.ts';
 import { HOUR_NS, rfc3339Seconds, silentLogger, systemClock } from '../../../src/base/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
-import { openBackups } from '../../../src/cli/server/backups.ts';
-import { locationBuckets } from '../../../src/cli/server/buckets.ts';
-import type { Common } from '../../../src/cli/server/common.ts';
+import { openBackups } from '../../../src/server/compose/backups.ts';
+import { type Common, locationBuckets } from '../../../src/server/compose/common.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { newOperation, orderedRecord } from '../../../src/item-operations/index.ts';
 import {
@@ -32,8 +31,7 @@ afterAll(() => {
 
 const REF = { namespace: 'velero', name: 'b1' };
 /**
- * The clock of this node is so far ahead of the API server's, which is longer than an operation may
- * take.
+ * The clock of this node is ahead of the API server's, by more than the time limit of an operation.
  */
 const AHEAD_NS = 5n * HOUR_NS;
 const apiNowNs = (): bigint => systemClock.nowNs() - AHEAD_NS;
@@ -142,6 +140,8 @@ function commonOf(): Common {
     directory: fs.mkdtempSync(join(scratch, 'server-')),
     plugins: { host: () => Promise.resolve({ manager: () => manager }) } as never,
     backups: new SharedBackups(watch),
+    openRepository: () => Promise.reject(new Error('no repository')),
+    version: 'test',
   };
 }
 

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it, vi } from 'vitest';
 import { silentLogger } from '../../../src/base/index.ts';
-import { ServerPlugins } from '../../../src/cli/server/plugins.ts';
+import { ServerPlugins } from '../../../src/server/compose/plugins.ts';
 import {
   BACKUPS,
   CONFIG_MAPS,

@@ -12,7 +12,7 @@ import {
   podVolumeRestorePlugin,
   policiesOfBackup,
 } from '../../plugin/index.ts';
-import { type PluginInfo, serverEvents } from '../../server/index.ts';
+import { type PluginInfo, serverEvents } from '../index.ts';
 
 /** Velero's CLI waits for 5 s. Later answers are missing from the list. Our choice. */
 const LIST_MS = 3000;

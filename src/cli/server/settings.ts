@@ -1,5 +1,7 @@
-import { BACKUP_DEFAULTS, type BackupDefaults } from '../../backup/index.ts';
+import { BACKUP_DEFAULTS } from '../../backup/index.ts';
 import type { Nanoseconds } from '../../base/index.ts';
+import { parsePriorities, RESTORE_PRIORITIES } from '../../restore/index.ts';
+import type { BackupSettings, RestoreSettings } from '../../server/compose/index.ts';
 import { durationFlagMs, UsageError } from '../usage-error.ts';
 
 export interface BackupFlags {
@@ -20,26 +22,6 @@ export interface BackupFlags {
   logLevel: string;
   logFormat: string;
   features?: string;
-}
-
-export interface BackupSettings {
-  readonly runningMax: number;
-  readonly workers: number;
-  readonly operationsEveryMs: number;
-  readonly operationTimeoutNs: Nanoseconds;
-  readonly podVolumeTimeoutMs: number;
-  /** Time limits of operations, by name of the action. */
-  readonly timeoutsOfActions: ReadonlyMap<string, Nanoseconds>;
-  readonly resourceTimeoutMs: number;
-  readonly defaults: BackupDefaults;
-  readonly globalPolicies: string | undefined;
-  readonly hasCsi: boolean;
-  readonly trustsMustInclude: boolean;
-  readonly logLevel: string;
-  readonly logFormat: string;
-  /** Whether this server also deletes backups, and whether it makes them. */
-  readonly isDeletionHere?: boolean;
-  readonly isMadeHere?: boolean;
 }
 
 /** Throws `UsageError`. */
@@ -85,6 +67,25 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
     logLevel: flags.logLevel,
     logFormat: flags.logFormat,
   };
+}
+
+export interface RestoreFlags {
+  restoreResourcePriorities?: string;
+  terminatingResourceTimeout?: string;
+  deployment: string;
+}
+
+/** Throws `UsageError`. */
+export function restoreSettingsOf(flags: RestoreFlags): RestoreSettings {
+  const { restoreResourcePriorities: named, terminatingResourceTimeout: timeout = '10m0s' } = flags;
+  const terminatingMs = durationFlagMs('--terminating-resource-timeout', timeout, '10m0s');
+  const { deployment } = flags;
+  try {
+    const priorities = named === undefined ? RESTORE_PRIORITIES : parsePriorities(named);
+    return { priorities, terminatingMs, deployment };
+  } catch (error) {
+    throw new UsageError(`--restore-resource-priorities: ${(error as Error).message}`);
+  }
 }
 
 function wholeOf(flag: string, text: string): number {

@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
-import { type BackupFlags, backupSettingsOf } from '../../../src/cli/server/backup-settings.ts';
-import { warnOfUnknownActions } from '../../../src/cli/server/backups.ts';
-import { serverPoliciesOf } from '../../../src/cli/server/policies.ts';
+import { type BackupFlags, backupSettingsOf } from '../../../src/cli/server/settings.ts';
+import { warnOfUnknownActions } from '../../../src/server/compose/backups.ts';
+import { serverPoliciesOf } from '../../../src/server/compose/policies.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
   type Backup,
