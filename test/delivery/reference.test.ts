@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises';
+import type { Command } from 'commander';
 import { format } from 'prettier';
 import { expect, it } from 'vitest';
 import { commandReference } from '../../src/cli/reference/reference.ts';
@@ -17,4 +18,21 @@ it('docs/cli.md says what --help says (npm run build:docs)', async () => {
   expect(page).not.toContain('data-mover backup');
   // Of the same name as one of the verbs on a repository, and another one.
   expect(page.match(/`--stall-timeout <duration>`/g)).toHaveLength(2);
+});
+
+it('a verb that is added alone has the help that it has among all verbs', () => {
+  const helpOf = (command: Command): string[] => [
+    command.helpInformation(),
+    ...command.commands.flatMap(helpOf),
+  ];
+  const whole = createProgram().commands;
+  expect(whole.length).toBeGreaterThan(20);
+  for (const command of whole) {
+    const alone = createProgram(command.name()).commands;
+    const found = alone.find((each) => each.name() === command.name()) ?? expect.fail();
+    expect(helpOf(found)).toEqual(helpOf(command));
+  }
+  expect(createProgram('snapshot').commands.map((each) => each.name())).toEqual(['snapshot']);
+  // For a misspelt verb, the message suggests one of all verbs.
+  expect(createProgram('snapshto').commands).toHaveLength(whole.length);
 });
