@@ -24,7 +24,6 @@ import {
 } from './encoded-files.ts';
 import { backupSchema, type StoredBackup } from './file-schemas.ts';
 import { gunzipped } from './gzip.ts';
-import { holds } from './holds.ts';
 import {
   type BackupFile,
   backupFolder,
@@ -33,11 +32,12 @@ import {
   isArchiveName,
 } from './layout.ts';
 import { putLogTail } from './log-tail.ts';
-import type { ScratchFile } from './scratch-file.ts';
+import type { ScratchFile, Sum } from './scratch-file.ts';
 import { canSign, encryptsFiles } from './signing/signature.ts';
 import { type AnyBackup, isFinal, isStoredOf } from './backup-state.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
+import { createHash } from 'node:crypto';
 
 export interface ArchiveOptions {
   /** Logs errors that do not fail a call, such as a log that was not stored. */
@@ -403,4 +403,25 @@ export class BackupArchive {
       loadMetadata: (options) => this.loadMetadata(name, options),
     });
   }
+}
+
+/** Whether an object exists with these bytes. Reads all of it. Throws errors of the bucket. */
+async function holds(
+  bucket: Bucket,
+  key: string,
+  { lengthBytes, sha256 }: Sum,
+  options: SignalOptions,
+): Promise<boolean> {
+  const hash = createHash('sha256');
+  let count = 0;
+  try {
+    for await (const piece of bucket.get(key, options)) {
+      hash.update(piece);
+      count += piece.length;
+    }
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND', 'BLOB_CHANGED')) return false;
+    throw error;
+  }
+  return count === lengthBytes && hash.digest('hex') === sha256;
 }

@@ -4,11 +4,13 @@ import {
   type Nanoseconds,
   rfc3339Seconds,
   selectorErrors,
+  selectorOf,
 } from '../base/index.ts';
 import {
   assertLasting,
   type Backup,
   type BackupSpec,
+  type ExecHook,
   type KubeClient,
   type KubeObject,
   type ServerVersion,
@@ -23,9 +25,9 @@ import {
   resourceListErrors,
 } from './filters/spec-lists.ts';
 import { goDurationNs } from './hooks/durations.ts';
-import { hookErrors } from './hooks/hook-errors.ts';
 import { findLocation, findSnapshotLocations, type LocationSources } from './locations.ts';
 import { orderErrors } from './ordered-resources.ts';
+import { listErrors, namespaceListErrors } from './filters/lists-errors.ts';
 
 /** Facts of a Backup's resource policies for the validation. */
 export interface PolicySummary {
@@ -189,4 +191,44 @@ export async function moverErrors(
     );
   }
   return errors;
+}
+
+/** All problems of a Backup's hooks. Velero finds them only at a matching pod. */
+function hookErrors(hooks: BackupSpec['hooks']): string[] {
+  return (hooks?.resources ?? []).flatMap((hook, index) => {
+    const place = `hooks.resources[${index}]${hook.name ? ` (${hook.name})` : ''}`;
+    const resources = listErrors(hook.includedResources ?? [], hook.excludedResources ?? []);
+    const namespaces = namespaceListErrors(
+      hook.includedNamespaces ?? [],
+      hook.excludedNamespaces ?? [],
+    );
+    const wrong = [...resources, ...namespaces];
+    if (hook.labelSelector) {
+      try {
+        selectorOf(hook.labelSelector);
+      } catch (error) {
+        wrong.push(messageOf(error));
+      }
+    }
+    for (const phase of ['pre', 'post'] as const) {
+      for (const [at, { exec }] of (hook[phase] ?? []).entries()) {
+        wrong.push(...execErrors(exec).map((error) => `${phase}[${at}]: ${error}`));
+      }
+    }
+    return wrong.map((error) => `Invalid ${place}: ${error}`);
+  });
+}
+
+function execErrors(exec: ExecHook | null | undefined): string[] {
+  if (!exec) return ['exec is required'];
+  const { command, onError, timeout } = exec;
+  const ns = timeout === undefined ? 0n : goDurationNs(timeout);
+  return [
+    ...(command?.length ? [] : ['command is required']),
+    ...(['', 'Continue', 'Fail'].includes(onError ?? '')
+      ? []
+      : [`onError "${onError ?? ''}" is neither Continue nor Fail`]),
+    ...(ns === undefined ? [`timeout "${timeout ?? ''}" is not a duration such as 30s`] : []),
+    ...(ns !== undefined && ns < 0n ? ['timeout is less than zero'] : []),
+  ];
 }

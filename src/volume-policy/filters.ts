@@ -1,7 +1,6 @@
 import type { Node } from 'yaml';
 import { lookup } from '../base/index.ts';
 import { type PolicyLabelSelector, readLabelSelector } from './label-selector.ts';
-import { globProblem, patternProblem } from './name-patterns.ts';
 import { cut, type YamlDocument } from './yaml/yaml-document.ts';
 import { type Field, fieldsOf, type TextAt, textsAt } from './yaml/yaml-fields.ts';
 
@@ -244,4 +243,44 @@ function readNames(
     if (problem !== undefined) document.wrong(node, at, `${JSON.stringify(cut(text))} ${problem}`);
     return text;
   });
+}
+
+/**
+ * The problem of a namespace pattern; undefined if valid. Velero: pkg/util/wildcard/expand.go,
+ * ValidateNamespaceName.
+ */
+function patternProblem(text: string): string | undefined {
+  const letter = /[|()!{},]/.exec(text)?.[0];
+  if (letter !== undefined) return `has a ${letter}: a pattern has only *, ? and [abc]`;
+  if (text.includes('**')) return 'has two * in a row: write one';
+  return bracketProblem(text);
+}
+
+function bracketProblem(text: string): string | undefined {
+  const rest = text.replaceAll(BRACKETS, '');
+  if (rest.includes('[]')) return 'has empty brackets: put letters into them';
+  if (rest.includes('[')) return 'has a [ without a ]';
+  if (rest.includes(']')) return 'has a ] without a [';
+  return undefined;
+}
+
+const BRACKETS = /\[([^\]]+)\]/g;
+
+/**
+ * The problem of an object name pattern; undefined if valid. These are globs of
+ * github.com/gobwas/glob, which rejects only bad brackets.
+ */
+function globProblem(text: string): string | undefined {
+  const plain = text.replaceAll(/\\./g, '');
+  const problem = bracketProblem(plain);
+  if (problem !== undefined && !problem.startsWith('has a ]')) return problem;
+  for (const [all, inside = ''] of plain.matchAll(BRACKETS)) {
+    const [low = '', dash, high = ''] = inside.replace(/^!/, '');
+    const isRange = dash === '-';
+    if (low === '') return `has ${all} without a letter`;
+    if (isRange && (inside.replace(/^!/, '').length !== 3 || high < low)) {
+      return `has ${all}, which is no range: write one such as [a-c]`;
+    }
+  }
+  return undefined;
 }

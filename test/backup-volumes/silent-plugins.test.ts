@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { unlessSilent } from '../../src/backup-volumes/silent-plugins.ts';
+import { unlessSilent } from '../../src/backup-volumes/native-snapshots.ts';
 import { CodedError, codeOf, messageOf } from '../../src/base/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 

@@ -12,7 +12,7 @@ import { ContainerClient, newPipeline } from '@azure/storage-blob';
 import { describe, expect, it } from 'vitest';
 import { boundedAnswers } from '../../src/blob/azure/bounded-answers.ts';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
-import { BoundedHandler } from '../../src/blob/s3/bounded-handler.ts';
+import { BoundedHandler } from '../../src/blob/s3/s3-client.ts';
 import {
   listingOf,
   startStub,

@@ -1,8 +1,7 @@
 import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/api-server/patches.ts';
 import { ApiError } from '../../src/dev/api-server/api-error.ts';
-import { copyJson } from '../../src/dev/api-server/json.ts';
-import type { Store, Stored } from '../../src/dev/api-server/store.ts';
+import { copyJson, type Store, type Stored } from '../../src/dev/api-server/store.ts';
 import { kubeError, unreachable } from '../../src/kube/client/errors.ts';
 import type {
   CallOptions,

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { STAT_FIELDS } from '../../src/volume-files/index.ts';
 import { decodeListing } from '../../src/uploader/listing/listing.ts';
-import { LongNames } from '../../src/uploader/long-directory/long-names.ts';
+import { LongNames } from '../../src/uploader/long-directory/long-directory.ts';
 import { NameSet } from '../../src/uploader/listing/name-set.ts';
 import { Summarizer } from '../../src/uploader/upload/directory-summary.ts';
 

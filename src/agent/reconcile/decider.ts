@@ -1,4 +1,4 @@
-import type { Clock, Logger } from '../../base/index.ts';
+import { type Clock, type Logger, messageOf } from '../../base/index.ts';
 import { isOutOfService } from '../../exposer/index.ts';
 import { type Cache, EVENTS, type KubeClient, NODES, type Pod, PODS } from '../../kube/index.ts';
 import { ageMsOf, sightingOf } from './object-age.ts';
@@ -31,7 +31,6 @@ import {
 import { decideMoving, type ToldFact, type WriterFact } from '../phases/moving.ts';
 import { decideAccepted, decidePrepared } from '../phases/preparing.ts';
 import type { MoverLogs } from '../mover/mover-logs.ts';
-import { framedPodLog, readPodLog } from '../mover/pod-log.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
 import type { Targets } from './restore-targets.ts';
@@ -378,4 +377,37 @@ function overdueMs(clock: Clock, pod: PodFact): number {
   if (typeof pod !== 'object') return 0;
   // Kubernetes adds the grace period to the time of the deletion.
   return millisecondsSince(clock, pod.metadata.deletionTimestamp);
+}
+
+const STARS = '*'.repeat(27);
+/** Only the last MiB of a log is kept. Longshore's lines have more than 64 bytes. */
+const LOG_BYTES_MAX = 1 << 20;
+const LOG_LINES_MAX = LOG_BYTES_MAX / 64;
+/** An unreachable node does not answer, and the CR waits meanwhile. */
+const READ_MS = 10_000;
+
+/** The last MiB of a data mover's log, or the failure. Read before the pod is deleted. */
+async function readPodLog(
+  client: KubeClient,
+  pod: Pod,
+  container: string,
+): Promise<{ readonly text: string } | { readonly failure: string }> {
+  try {
+    const limits = { tailLines: LOG_LINES_MAX, bytesMax: LOG_BYTES_MAX };
+    const signal = AbortSignal.timeout(READ_MS);
+    return { text: await client.podLog(pod.metadata, container, { ...limits, signal }) };
+  } catch (error) {
+    return { failure: messageOf(error) };
+  }
+}
+
+/** Framed as in Velero, for the agent's own log (pkg/util/kube/pod.go, CollectPodLogs). */
+function framedPodLog(
+  read: Awaited<ReturnType<typeof readPodLog>>,
+  pod: Pod,
+  container: string,
+): string {
+  const text = 'text' in read ? read.text : `No present log retrieved, err: ${read.failure}\n`;
+  const where = `pod logs[${pod.metadata.name}/${container}]`;
+  return `${STARS}begin ${where}${STARS}\n${text}${text.endsWith('\n') ? '' : '\n'}${STARS}end ${where}${STARS}\n`;
 }

@@ -5,8 +5,11 @@ import { CodedError, messageOf } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
 import { CONNECTIONS } from '../http/remote-storage.ts';
 import type { S3Location } from '../location.ts';
-import { BoundedHandler } from './bounded-handler.ts';
-import { findRegion } from './region.ts';
+import { type Readable } from 'node:stream';
+import { NodeHttpHandler, type NodeHttpHandlerOptions } from '@smithy/node-http-handler';
+import { ERROR_BYTES_MAX, readStart } from '../http/transfer.ts';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 /** Requests for keys have no other watchdog. Our choice: they take less than a second. */
@@ -117,4 +120,70 @@ function assertReadable(file: string): void {
     const text = `cannot read credentialsFile: ${messageOf(cause)}`;
     throw new CodedError('BAD_LOCATION', text, { cause });
   }
+}
+
+type Handle = NodeHttpHandler['handle'];
+type HandlerOptions = NonNullable<Parameters<Handle>[1]>;
+
+/**
+ * Bounds the answers. The library reads every body to its end, except those of blobs. The caller of
+ * a successful GET reads its body. A time-out is for requests without a watchdog.
+ */
+export class BoundedHandler extends NodeHttpHandler {
+  readonly #timeoutMs: number | undefined;
+
+  constructor(options: NodeHttpHandlerOptions, timeoutMs?: number) {
+    super(options);
+    this.#timeoutMs = timeoutMs;
+  }
+
+  override async handle(...[request, options = {}]: Parameters<Handle>): ReturnType<Handle> {
+    const result = await super.handle(request, this.#withTimeout(options));
+    const { statusCode } = result.response;
+    const isFailure = statusCode >= 300;
+    if (request.method === 'HEAD' || (request.method === 'GET' && !isFailure)) return result;
+    const { bytes, isWhole } = await readStart(result.response.body as Readable, ERROR_BYTES_MAX);
+    if (!isWhole && !isFailure) throw new Error(TOO_LONG);
+    // A partial page is not valid XML, and the status would be lost.
+    result.response.body = isWhole
+      ? bytes
+      : Buffer.from(`<Error><Message>${TOO_LONG}</Message></Error>`);
+    return result;
+  }
+
+  #withTimeout(options: HandlerOptions): HandlerOptions {
+    if (this.#timeoutMs === undefined) return options;
+    const timeout = AbortSignal.timeout(this.#timeoutMs);
+    const given = options.abortSignal as AbortSignal | undefined;
+    return { ...options, abortSignal: given ? AbortSignal.any([given, timeout]) : timeout };
+  }
+}
+
+const TOO_LONG = `the answer has more than ${ERROR_BYTES_MAX} bytes`;
+
+/** The region of the environment or the profile, as in the AWS tools; undefined without one. */
+function findRegion(
+  environment: NodeJS.ProcessEnv,
+  profile = environment.AWS_PROFILE ?? 'default',
+  file = environment.AWS_CONFIG_FILE ?? join(homedir(), '.aws', 'config'),
+): string | undefined {
+  const given = environment.AWS_REGION ?? environment.AWS_DEFAULT_REGION;
+  if (given !== undefined && given !== '') return given;
+  try {
+    return regionIn(readFileSync(file, 'utf8'), profile);
+  } catch {
+    return undefined;
+  }
+}
+
+/** The region of a profile in the text of ~/.aws/config. */
+function regionIn(text: string, profile: string): string | undefined {
+  let isOurs = false;
+  for (const line of text.split('\n')) {
+    const [, section] = /^\s*\[(?:profile\s+)?([^\]]+)\]/.exec(line) ?? [];
+    if (section !== undefined) isOurs = section.trim() === profile;
+    const [, region] = /^\s*region\s*=\s*(\S+)/.exec(line) ?? [];
+    if (isOurs && region !== undefined) return region;
+  }
+  return undefined;
 }

@@ -10,7 +10,7 @@ import {
   type PutObjectCommandInput,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import { CodedError, isCode, totalLength } from '../../base/index.ts';
+import { CodedError, isCode, messageOf, totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
 import type { ListedPage } from '../http/listing.ts';
 import {
@@ -28,6 +28,7 @@ import {
   bodyOf,
   corruptBody,
   crc32Of,
+  digestOf,
   leave,
   rangeHeader,
   readAnswer,
@@ -42,7 +43,6 @@ import {
   type Retention,
   type SignalOptions,
 } from '../storage.ts';
-import { type CustomerKey, loadCustomerKey } from './customer-key.ts';
 import { S3Lists } from './s3-lists.ts';
 import { S3Locks } from './s3-locks.ts';
 import type { S3Requests } from './s3-requests.ts';
@@ -67,6 +67,7 @@ import {
   wantsNewCredentials,
   wantsOtherRegion,
 } from './s3-errors.ts';
+import { readFileSync } from 'node:fs';
 
 /** Directory buckets (S3 Express) do not sort lists. */
 const DIRECTORY_BUCKET = /--(x|xa)-s3$/;
@@ -386,3 +387,40 @@ const settingsOf = ({ storageClass, sse, kmsKeyId }: S3Location): BlobSettings =
   ...(sse !== undefined && { ServerSideEncryption: sse }),
   ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
 });
+
+/** Sent with every request for an object. */
+interface CustomerKey {
+  readonly SSECustomerAlgorithm: string;
+  /** Base64 of 32 bytes. */
+  readonly SSECustomerKey: string;
+  readonly SSECustomerKeyMD5: string;
+}
+
+/**
+ * SSE-C: the service encrypts with a key that it forgets, so every request sends it. Undefined if
+ * the location names none. Throws `BAD_LOCATION`.
+ */
+function loadCustomerKey({
+  sseCustomerKeyFile: file,
+}: Pick<S3Location, 'sseCustomerKeyFile'>): CustomerKey | undefined {
+  if (file === undefined) return undefined;
+  let bytes: Buffer;
+  try {
+    bytes = readFileSync(file);
+  } catch (cause) {
+    const text = `cannot read sseCustomerKeyFile: ${messageOf(cause)}`;
+    throw new CodedError('BAD_LOCATION', text, { cause });
+  }
+  const key = bytes.length === 32 ? bytes : Buffer.from(bytes.toString('latin1').trim(), 'base64');
+  if (key.length !== 32) {
+    throw new CodedError(
+      'BAD_LOCATION',
+      `sseCustomerKeyFile ${file} does not hold a key of 32 bytes`,
+    );
+  }
+  return {
+    SSECustomerAlgorithm: 'AES256',
+    SSECustomerKey: key.toString('base64'),
+    SSECustomerKeyMD5: digestOf('md5', [key]).toString('base64'),
+  };
+}

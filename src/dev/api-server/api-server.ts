@@ -12,6 +12,7 @@ import {
 } from '../../base/index.ts';
 import {
   apiVersionOf,
+  EVENTS,
   type KubeObject,
   NAMESPACES,
   type Resource,
@@ -22,10 +23,8 @@ import { notAllowed, send, sendText, statusOf } from './responses.ts';
 import { ApiError, detailsOf } from './api-error.ts';
 import { named, objectOf, patched, readBody } from './request-bodies.ts';
 import { discovery } from './discovery.ts';
-import { expireEvents } from './event-expiry.ts';
 import { bodyTypeOf, Guard } from './access.ts';
 import { openApi } from './open-api.ts';
-import { lastLines } from '../pod-log.ts';
 import { isReadOnly, resourceAt, type ResourcePlace } from './resources.ts';
 import { reviewed } from './access-reviews.ts';
 import { StateFile } from './state-file.ts';
@@ -452,4 +451,33 @@ const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
 function isSet(url: URL, name: string): boolean {
   const value = url.searchParams.get(name);
   return value !== null && value !== '0' && value !== 'false';
+}
+
+/** A real server keeps events for this long. */
+const EVENT_MS_MAX = 3_600_000;
+const EVENTS_MAX = 5000;
+
+/** Deletes events an hour after they were last seen, and the oldest if there are too many. */
+export function expireEvents(store: Store, nowMs: number): void {
+  const events = store
+    .list(EVENTS)
+    .map((event) => ({ metadata: event.metadata, seenMs: lastSeenMs(event) }))
+    .sort((a, b) => b.seenMs - a.seenMs);
+  for (const [index, { metadata, seenMs }] of events.entries()) {
+    if (index < EVENTS_MAX && nowMs - seenMs < EVENT_MS_MAX) continue;
+    store.delete(EVENTS, metadata.namespace, metadata.name);
+  }
+}
+
+function lastSeenMs({ lastTimestamp, eventTime, metadata }: Stored): number {
+  const times = [lastTimestamp, eventTime, metadata.creationTimestamp];
+  return Math.max(...times.map((time) => (typeof time === 'string' ? Date.parse(time) || 0 : 0)));
+}
+
+/** The last lines of a log (`kubectl logs --tail`), with their line ends. */
+export function lastLines(text: string, count: number): string {
+  if (!(count >= 0)) return text;
+  const lines = text.split('\n');
+  const end = lines.at(-1) === '' ? lines.length - 1 : lines.length;
+  return count === 0 ? '' : lines.slice(Math.max(0, end - count)).join('\n');
 }

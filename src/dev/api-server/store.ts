@@ -1,14 +1,15 @@
 import { randomUUID } from 'node:crypto';
 import {
   type Clock,
+  define,
   isCode,
+  lookup,
   parseSelector,
   rfc3339Seconds,
   type Selector,
 } from '../../base/index.ts';
 import { apiVersionOf, type KubeObject, type Metadata, type Resource } from '../../kube/index.ts';
 import { ApiError, detailsOf, invalid, notFound, qualified } from './api-error.ts';
-import { copyJson, isSameJson } from './json.ts';
 import type { Stored } from './stored-object.ts';
 import { assertMetadata, validate } from './validation.ts';
 import { parseFieldSelector } from './selectors.ts';
@@ -444,3 +445,32 @@ function matcher({ namespace, labelSelector, fieldSelector }: Selection): (o: St
 
 const conflictText = (resource: Resource<KubeObject>, name: string): string =>
   `Operation cannot be fulfilled on ${qualified(resource)} "${name}": the object has been modified; please apply your changes to the latest version and try again`;
+
+type Fields = Record<string, unknown>;
+
+/** A copy of a JSON value. Takes a fifth of the time of structuredClone (measured on pods). */
+export function copyJson<T>(value: T): T {
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.map(copyJson) as T;
+  const copy: Fields = {};
+  for (const [key, part] of Object.entries(value)) define(copy, key, copyJson(part));
+  return copy as T;
+}
+
+/** Compares JSON values. Order does not count, and undefined fields count as missing. */
+export function isSameJson(a: unknown, b: unknown): boolean {
+  if (a === b) return true;
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
+  if (Array.isArray(a) !== Array.isArray(b)) return false;
+  if (Array.isArray(a) && Array.isArray(b)) {
+    return a.length === b.length && a.every((part, i) => isSameJson(part, b[i]));
+  }
+  let count = 0;
+  for (const [key, part] of Object.entries(a)) {
+    if (part === undefined) continue;
+    if (!Object.hasOwn(b, key) || !isSameJson(part, lookup(b as Fields, key))) return false;
+    count++;
+  }
+  for (const part of Object.values(b)) if (part !== undefined) count--;
+  return count === 0;
+}

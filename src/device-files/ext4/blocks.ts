@@ -1,5 +1,5 @@
 import { damaged, type Device, readDevice } from '../device.ts';
-import { Turns } from './turns.ts';
+import { setImmediate } from 'node:timers/promises';
 
 /**
  * A block with a newer version in the journal. Only numbers, because there may be hundreds of
@@ -86,5 +86,24 @@ export class Blocks {
     this.#journaled.check(block, newer, bytes);
     if (newer.isEscaped) JOURNAL_MAGIC.copy(bytes);
     return bytes;
+  }
+}
+
+/** Longest turn. Our choice: far less than a Lease's renewal or a client's wait. */
+const TURN_MS = 10;
+
+/** Yields to the other tasks of this process: timers, connections, and the signal. */
+class Turns {
+  #sinceMs = performance.now();
+
+  get isOver(): boolean {
+    return performance.now() - this.#sinceMs >= TURN_MS;
+  }
+
+  /** Throws the reason of the signal. */
+  async next(signal: AbortSignal): Promise<void> {
+    await setImmediate();
+    signal.throwIfAborted();
+    this.#sinceMs = performance.now();
   }
 }

@@ -1,8 +1,7 @@
-import { isCode, messageOf, type Nanoseconds, unixSeconds } from '../../base/index.ts';
+import { HOUR_NS, isCode, messageOf, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { CLOCK_SKEW_NS_MAX } from '../clock-skew.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
-import { planLogCleanup } from './cleanup-logs.ts';
 import { packsInIndex, planPackDeletion, ROW_COUNT } from './delete-packs.ts';
 import {
   planEpochAdvance,
@@ -24,7 +23,7 @@ import type { MaintenanceParameters } from './parameters.ts';
 import { planPackRewrite } from './rewrite-packs.ts';
 import { putSchedule, type Schedule, type TaskRun } from './schedule.ts';
 import type { PlanTask, TaskContext, TaskPlan, TaskStats } from './task.ts';
-import { planUnfinishedPutCleanup } from './unfinished-puts.ts';
+import type { BlobMetadata, UnfinishedPutsOptions } from '../../blob/index.ts';
 
 export interface CycleOptions {
   readonly context: TaskContext;
@@ -312,5 +311,95 @@ export class Cycle {
     if (this.#dryRun) return;
     this.#schedule.runs.set(task, [run, ...(this.#schedule.runs.get(task) ?? [])]);
     await putSchedule(this.#context.repository, this.#schedule);
+  }
+}
+
+/** Kopia's defaults for missing parameters (repo/maintenance/cleanup_logs.go). */
+const DEFAULTS = { maxTotalSize: 2 ** 30, maxCount: 10_000, maxAge: 30 * 24 * 3600 * 1e9 };
+
+/** Deletes Kopia's oldest log blobs beyond the limits of size, count and age. */
+async function planLogCleanup(
+  { repository, signal }: TaskContext,
+  parameters: MaintenanceParameters,
+): Promise<TaskPlan> {
+  const { maxTotalSize, maxCount, maxAge } = parameters.logRetention;
+  const limits = {
+    bytes: maxTotalSize || DEFAULTS.maxTotalSize,
+    count: maxCount || DEFAULTS.maxCount,
+    ageNs: BigInt(maxAge || DEFAULTS.maxAge),
+  };
+  const logs = await Array.fromAsync(repository.storage.listBlobs('_'));
+  logs.sort((a, b) => (a.timestampNs > b.timestampNs ? -1 : 1));
+  const now = repository.clock.nowNs();
+  let bytes = 0;
+  const doomed: BlobMetadata[] = [];
+  logs.forEach((log, position) => {
+    bytes += log.lengthBytes;
+    const isKept =
+      bytes <= limits.bytes && position < limits.count && now - log.timestampNs <= limits.ageNs;
+    if (!isKept) doomed.push(log);
+  });
+  const stats = (deleted: readonly BlobMetadata[]): TaskStats => ({
+    kind: 'cleanupLogsStats',
+    data: {
+      toDeleteBlobCount: doomed.length,
+      toDeleteBlobSize: bytesOf(doomed),
+      deletedBlobCount: deleted.length,
+      deletedBlobSize: bytesOf(deleted),
+      retainedBlobCount: logs.length - doomed.length,
+      retainedBlobSize: bytesOf(logs) - bytesOf(doomed),
+    },
+  });
+  return {
+    count: () => stats([]),
+    apply: async () => {
+      for (const { id } of doomed) {
+        signal.throwIfAborted();
+        await repository.storage.deleteBlob(id);
+      }
+      return stats(doomed);
+    },
+  };
+}
+
+const bytesOf = (blobs: readonly BlobMetadata[]): number =>
+  blobs.reduce((total, { lengthBytes }) => total + lengthBytes, 0);
+
+/** Our choice: a put takes seconds, but one hanging at a file server may take a weekend. */
+const UNFINISHED_AGE_NS = 7n * 24n * HOUR_NS;
+
+/**
+ * Removes the remains of killed puts from the storage. Kopia never does. Returns no statistics if
+ * there are none. Remains only take space, so a failure is logged and maintenance continues. The
+ * storage finds and removes in one step, so the plan holds only a time limit.
+ */
+function planUnfinishedPutCleanup(context: TaskContext): TaskPlan {
+  const beforeNs = context.startNs - UNFINISHED_AGE_NS;
+  return {
+    count: () => cleanUp(context, { beforeNs, dryRun: true }),
+    apply: () => cleanUp(context, { beforeNs, dryRun: false }),
+  };
+}
+
+async function cleanUp(
+  { repository, signal, logger }: TaskContext,
+  options: UnfinishedPutsOptions,
+): Promise<TaskStats | undefined> {
+  try {
+    const { storage } = repository;
+    const found = await storage.removeUnfinishedPuts?.({ ...options, signal });
+    if (!found?.count) return undefined;
+    return {
+      kind: 'cleanupUnfinishedPutsStats',
+      data: {
+        toDeleteFileCount: found.count,
+        toDeleteFileSize: found.lengthBytes,
+        deletedFileCount: options.dryRun ? 0 : found.count,
+      },
+    };
+  } catch (error) {
+    signal.throwIfAborted();
+    logger.warn({ error: messageOf(error) }, 'could not remove what interrupted puts left behind');
+    return undefined;
   }
 }

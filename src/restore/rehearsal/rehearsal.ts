@@ -3,8 +3,8 @@ import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { FinishedRestoreItem, StartedRestoreOperation } from '../run/contract.ts';
 import { type RestoreRunOptions, runRestore } from '../run/run.ts';
 import { NewKinds } from '../run/new-kinds.ts';
-import { changedFields } from './changed-fields.ts';
 import { RehearsedCluster } from './rehearsed-cluster.ts';
+import { isFields } from '../actions/fields.ts';
 
 export interface RehearsalNote {
   readonly level: 'info' | 'warning' | 'error';
@@ -203,5 +203,24 @@ class ItemLines implements BackupLog {
     const [plural = '', ...group] = resource.split('.');
     const [name = '', , groupOfKind = ''] = kind.split('/').reverse();
     return groupOfKind === group.join('.') && plural.startsWith(name.toLowerCase().slice(0, -1));
+  }
+}
+
+/** Our choice: a reader who wants more can look at the object. */
+const FIELDS_MAX = 10;
+
+/** Paths that a merge patch changes, such as `spec.replicas`. Long lists end with a number. */
+export function changedFields(patch: object): string[] {
+  const paths = [...pathsOf(patch, [])].filter(
+    (path) => !path.startsWith('metadata.labels.velero.io/'),
+  );
+  if (paths.length <= FIELDS_MAX) return paths;
+  return [...paths.slice(0, FIELDS_MAX), `and ${paths.length - FIELDS_MAX} more`];
+}
+
+function* pathsOf(value: object, at: readonly string[]): Generator<string> {
+  for (const [key, child] of Object.entries(value) as [string, unknown][]) {
+    if (isFields(child) && Object.keys(child).length > 0) yield* pathsOf(child, [...at, key]);
+    else yield [...at, key].join('.');
   }
 }

@@ -6,17 +6,19 @@ import { type FileUpload, type FileUploadOptions } from '../file-data/file-uploa
 import { metadataCompressor } from '../upload/upload-policy.ts';
 import {
   decodeListing,
+  plainName,
   type SourceDirectory,
   type SourceEntry,
   storedName,
+  Suffixes,
 } from '../listing/listing.ts';
 import { listLong } from './long-listing.ts';
-import { LongNames } from './long-names.ts';
 import type { OpenDirectory } from '../upload/open-tree.ts';
 import { Outcomes, withDone } from '../upload/entry-outcomes.ts';
 import { PreviousEntries } from '../listing/previous-entries.ts';
 import { PreviousStream } from './previous-stream.ts';
 import { relativePath, type Started, type Visit } from '../upload/directory-visit.ts';
+import { NameSet } from '../listing/name-set.ts';
 
 export interface LongDirectoryParts {
   readonly options: FileUploadOptions;
@@ -131,5 +133,29 @@ async function* marked(
   } catch (error) {
     if (!signal.aborted) throw asUnreadable(error);
     onCancel();
+  }
+}
+
+/** Adds suffixes in a listing in pages, from the second equal name on. */
+export class LongNames {
+  readonly #onReplaced: (name: string) => void;
+  /** Only names with the replacement character can be equal. */
+  readonly #seen = new NameSet();
+  readonly #suffixes = new Suffixes((plain) => this.#seen.has(plain));
+
+  constructor(onReplaced: (name: string) => void) {
+    this.#onReplaced = onReplaced;
+  }
+
+  unique(entries: readonly SourceEntry[]): readonly SourceEntry[] {
+    if (entries.every(({ name }) => !plainName(name).includes('\ufffd'))) return entries;
+    return entries.map((entry) => {
+      const plain = plainName(entry.name);
+      if (!plain.includes('\ufffd')) return entry;
+      const name = this.#seen.add(plain) ? entry.name : this.#suffixes.next(entry.name);
+      this.#seen.add(plainName(name));
+      if (typeof entry.rawName !== 'string') this.#onReplaced(plainName(name));
+      return { ...entry, name };
+    });
   }
 }

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { copyJson, isSameJson } from '../../../src/dev/api-server/json.ts';
+import { copyJson, isSameJson } from '../../../src/dev/api-server/store.ts';
 
 /** As the server compared objects before: the same text with sorted fields. */
 const canonical = (value: unknown): string =>

@@ -1,9 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/base/index.ts';
-import { expireEvents } from '../../../src/dev/api-server/event-expiry.ts';
-import { humanDuration } from '../../../src/dev/api-server/human-duration.ts';
+import { expireEvents, lastLines } from '../../../src/dev/api-server/api-server.ts';
+import { humanDuration } from '../../../src/dev/api-server/columns.ts';
 import { mergePatch } from '../../../src/dev/api-server/patches.ts';
-import { lastLines } from '../../../src/dev/pod-log.ts';
 import { Store, type Stored } from '../../../src/dev/api-server/store.ts';
 import { CONFIG_MAPS, EVENTS } from '../../../src/kube/index.ts';
 

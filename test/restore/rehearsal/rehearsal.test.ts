@@ -5,7 +5,7 @@ import {
   type RehearsedItem,
   rehearseRestore,
 } from '../../../src/restore/index.ts';
-import { changedFields } from '../../../src/restore/rehearsal/changed-fields.ts';
+import { changedFields } from '../../../src/restore/rehearsal/rehearsal.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
 import { refused, RestoreCluster } from '../support/cluster.ts';
 import { restoreOf } from '../support/restore.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { restUntilSync, type SyncTimes } from '../../../src/server/sync/sync-plan.ts';
+import { restUntilSync, type SyncTimes } from '../../../src/server/sync/sync-controller.ts';
 
 const NOW = Date.parse('2026-11-21T02:00:00Z');
 const rest = (times: Partial<SyncTimes>): number =>

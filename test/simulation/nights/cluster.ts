@@ -1,7 +1,6 @@
 import type { Clock } from '../../../src/base/index.ts';
 import { invalid } from '../../../src/dev/api-server/api-error.ts';
-import { isSameJson } from '../../../src/dev/api-server/json.ts';
-import type { Store, Stored } from '../../../src/dev/api-server/store.ts';
+import { isSameJson, type Store, type Stored } from '../../../src/dev/api-server/store.ts';
 import {
   CONFIG_MAPS,
   type KubeObject,

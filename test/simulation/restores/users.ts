@@ -1,5 +1,5 @@
 import { type KubeObject, PODS, PVCS, type Resource } from '../../../src/kube/index.ts';
-import { copyJson } from '../../../src/dev/api-server/json.ts';
+import { copyJson } from '../../../src/dev/api-server/store.ts';
 import type { Random, VirtualTime } from '../virtual-time.ts';
 import type { World } from '../world.ts';
 import { RESTORE } from './cluster.ts';

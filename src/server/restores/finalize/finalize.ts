@@ -1,11 +1,11 @@
-import { RestoreArchive } from '../../../archive/index.ts';
+import { BackupArchive, RestoreArchive } from '../../../archive/index.ts';
 import {
   isCode,
-  redactAndCut,
   type Logger,
   messageOf,
   type Nanoseconds,
   parseDuration,
+  redactAndCut,
   retryOf,
   rfc3339Seconds,
 } from '../../../base/index.ts';
@@ -18,6 +18,7 @@ import {
   type KubeClient,
   type ObjectRef,
   type Restore,
+  targetNamespace,
 } from '../../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
@@ -31,7 +32,7 @@ import {
   operationsAbsent,
 } from '../absences.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
-import { type AfterRun, loadAfterRun, nothingLeft } from '../contract.ts';
+import { type AfterRun, loadAfterRun, nothingLeft, type ProvisionedClaim } from '../contract.ts';
 import type { FollowedHooks } from '../hooks/followed-hooks.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { uncountedLost } from '../lost-operations.ts';
@@ -49,7 +50,6 @@ import { isCanceled } from '../../runs/canceled.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines, storeEnd } from './end.ts';
-import { leftByOthers } from './left-by-others.ts';
 import { newVolumeInfos } from './new-volume-infos.ts';
 import type { Waits } from './waits.ts';
 
@@ -405,5 +405,49 @@ function sayClaims(
     const late = outcome.kind === 'waiting' ? ` (${waited})` : '';
     const text = `${what} did not get the reclaim policy and the labels of the old one: ${outcome.why}${late}`;
     log.error(text, about);
+  }
+}
+
+/**
+ * The remaining work of a restore that Velero's server ran. As in Velero, the claims come from the
+ * volume infos of the backup and the list of restored resources. Hooks are unknown: they ran in the
+ * memory of that server. Throws `DAMAGED_ARCHIVE` and errors of the bucket.
+ */
+async function leftByOthers(
+  bucket: Bucket,
+  restore: Restore,
+  signal: AbortSignal,
+): Promise<AfterRun> {
+  const { name, uid } = restore.metadata;
+  const list = await new RestoreArchive(bucket).resourceList(name, { signal });
+  const created = new Set(
+    (list['v1/PersistentVolumeClaim'] ?? [])
+      .filter((entry) => entry.endsWith('(created)'))
+      .map((entry) => entry.slice(0, -'(created)'.length)),
+  );
+  const infos = created.size > 0 ? await infosOf(bucket, restore, signal) : [];
+  const claims = infos.flatMap(({ pvcNamespace = '', pvcName = '', backupMethod, pvInfo }) => {
+    const namespace = targetNamespace(pvcNamespace, restore);
+    if (!pvInfo || !created.has(`${namespace}/${pvcName}`)) return [];
+    const claim: ProvisionedClaim = {
+      namespace,
+      name: pvcName,
+      backupMethod: backupMethod ?? '',
+      reclaimPolicy: pvInfo.reclaimPolicy ?? '',
+      labels: pvInfo.labels ?? {},
+    };
+    return [claim];
+  });
+  return { ...nothingLeft(uid), claims };
+}
+
+async function infosOf(bucket: Bucket, { spec }: Restore, signal: AbortSignal) {
+  try {
+    const backup = await new BackupArchive(bucket).open(spec.backupName ?? '', { signal });
+    return await backup.volumeInfos({ signal });
+  } catch (error) {
+    // The files of the backup are deleted meanwhile, so the old volumes are unknown.
+    if (isCode(error, 'BLOB_NOT_FOUND')) return [];
+    throw error;
   }
 }
