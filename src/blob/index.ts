@@ -28,7 +28,7 @@ export { metered, type MeteredStorage } from './wrappers/metered.ts';
 export { guarded, type WriteGuard } from './wrappers/guarded.ts';
 export { readOnly } from './wrappers/read-only.ts';
 export { keepReserve, type ReservedStorage, withReserve } from './wrappers/reserve.ts';
-export { withCache } from './wrappers/cached.ts';
+export { METADATA_BLOCK_BYTES, withCache } from './wrappers/cached.ts';
 export { withRetries } from './wrappers/retrying.ts';
 export { type StorageActivity, watched } from './wrappers/watched.ts';
 export { withThrottle } from './wrappers/throttled.ts';

@@ -5,6 +5,8 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import {
   blobId,
+  type BlobStorage,
+  faulty,
   metered,
   type MeteredStorage,
   openStorage,
@@ -69,6 +71,73 @@ describe('the cache on disk', () => {
     }
     // Two of the cacheable, once each; the data four times.
     expect(inner.counters.gets).toBe(6);
+  });
+
+  it('serves blobs that an earlier process put, in the ranges that repositories read', async () => {
+    const pack = noise('pack', (2 << 20) + 300);
+    const writer = await open(64 << 20);
+    for (const [id, length] of [
+      [METADATA, 1000],
+      [INDEX, 77],
+      [DATA, 5],
+    ] as const) {
+      await writer.putBlob(id, [pack.subarray(0, length), pack.subarray(length)]);
+    }
+    await writer.close();
+    const reader = await open(64 << 20);
+    for (const [offset, lengthBytes] of [
+      [0, 1 << 20],
+      [1 << 20, 1 << 20],
+      [2 << 20, 300],
+    ] as const) {
+      const block = await reader.getBlob(METADATA, { offset, lengthBytes });
+      expect(pack.subarray(offset, offset + lengthBytes).equals(block)).toBe(true);
+    }
+    expect(pack.equals(await reader.getBlob(INDEX))).toBe(true);
+    expect(inner.counters.gets).toBe(0);
+    await reader.getBlob(DATA);
+    expect(inner.counters.gets).toBe(1);
+    await reader.close();
+    expect(namesIn(directory).filter((name) => name.startsWith('p'))).toEqual([]);
+  });
+
+  it('keeps nothing of a put that failed', async () => {
+    const refusing = faulty(inner, ({ operation }) => {
+      if (operation === 'put') throw new Error('refused');
+    });
+    const storage = await withCache(refusing, {
+      directory,
+      bytesMax: 1 << 20,
+      logger: silentLogger,
+    });
+    await expect(storage.putBlob(METADATA, [bytes])).rejects.toThrow('refused');
+    await storage.close();
+    expect(namesIn(directory)).toEqual([]);
+  });
+
+  it('spares the next backup all reads of metadata that the last one wrote', async () => {
+    const [repo, source] = [join(work, `written-${next++}`), join(work, `source-${next++}`)];
+    fs.mkdirSync(join(source, 'below'), { recursive: true });
+    fs.writeFileSync(join(source, 'below', 'file'), bytes);
+    await createTest(repo);
+    const metadataReads: string[] = [];
+    const run = async (): Promise<void> => {
+      metadataReads.length = 0;
+      const wrap = (storage: BlobStorage): Promise<BlobStorage> =>
+        withCache(
+          faulty(storage, ({ operation, id, when }) => {
+            if (operation === 'get' && when === 'before' && /^(q|x[nrs])/.test(id)) {
+              metadataReads.push(id);
+            }
+          }),
+          { directory, bytesMax: 64 << 20, logger: silentLogger },
+        );
+      await using repository = await openTest(repo, { wrap });
+      await backUp(repository, source);
+    };
+    await run();
+    await run();
+    expect(metadataReads).toEqual([]);
   });
 
   it('never grows above its size, whatever is read, and keeps what was used last', async () => {

@@ -44,7 +44,7 @@ export interface OpenTestOptions {
   threads?: boolean | number;
   /** Replaces both of the above. */
   factory?: ThreadPoolFactory;
-  wrap?: (storage: BlobStorage) => BlobStorage;
+  wrap?: (storage: BlobStorage) => BlobStorage | Promise<BlobStorage>;
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };
   storage?: OpenStorageOptions;
@@ -58,7 +58,7 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
   const storage = await openStorage(path, options.storage);
   const threads = typeof options.threads === 'number' ? options.threads : 2;
   return openRepository({
-    storage: options.wrap ? options.wrap(storage) : storage,
+    storage: options.wrap ? await options.wrap(storage) : storage,
     password: new Secret(options.password ?? PASSWORD),
     client: options.client ?? CLIENT,
     ...(options.clock && { clock: options.clock }),

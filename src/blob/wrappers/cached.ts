@@ -14,8 +14,9 @@ import {
   systemClock,
   systemCode,
   toDate,
+  totalLength,
 } from '../../base/index.ts';
-import type { BlobId, BlobStorage, GetOptions } from '../storage.ts';
+import type { BlobId, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 export interface CacheOptions {
@@ -28,6 +29,13 @@ export interface CacheOptions {
 
 /** Blobs that never change and hold no file data: all indexes, and packs of metadata. */
 const CACHEABLE = /^(n|q|x[nrs])/;
+/**
+ * Repositories read metadata packs in aligned blocks of this length, and the end of a pack as a
+ * shorter block.
+ */
+export const METADATA_BLOCK_BYTES = 1 << 20;
+/** Longer indexes are read in ranges, so a whole entry would serve no read. */
+const WHOLE_BYTES_MAX = 8 << 20;
 const DIGEST_BYTES = 32;
 /** Share that an eviction of a full cache leaves. Otherwise every read would evict. */
 const LEFT_AFTER_EVICTION = 0.8;
@@ -93,7 +101,7 @@ class CachedStorage extends ForwardingStorage {
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
     if (!CACHEABLE.test(id) || this.#forgotten.has(id)) return super.getBlob(id, options);
     const { offset = 0, lengthBytes, into, fresh = false } = options;
-    const path = join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
+    const path = this.#pathOf(id, offset, lengthBytes);
     const found = fresh ? undefined : await this.#read(path);
     if (found) {
       if (!into || into.length < found.length) return found;
@@ -103,6 +111,30 @@ class CachedStorage extends ForwardingStorage {
     const bytes = await super.getBlob(id, options);
     if (!this.#forgotten.has(id)) this.#keep(path, bytes);
     return bytes;
+  }
+
+  /** Also fills the cache, because the next run reads the new blobs in the same ranges. */
+  override async putBlob(
+    id: BlobId,
+    data: readonly Uint8Array[],
+    options?: PutOptions,
+  ): Promise<void> {
+    await super.putBlob(id, data, options);
+    if (!CACHEABLE.test(id) || this.#forgotten.has(id)) return;
+    const length = totalLength(data);
+    const isPack = id.startsWith('q');
+    if (!isPack && length > WHOLE_BYTES_MAX) return;
+    const step = isPack ? METADATA_BLOCK_BYTES : length;
+    for (let offset = 0; offset < length; offset += step) {
+      const bytes = sliceOf(data, offset, Math.min(step, length - offset));
+      const path = this.#pathOf(id, offset, isPack ? bytes.length : undefined);
+      // Awaited, so that at most one copy exists.
+      if (!this.#isTooLong(bytes)) await this.#writes.run(() => this.#write(path, bytes));
+    }
+  }
+
+  #pathOf(id: BlobId, offset: number, lengthBytes: number | undefined): string {
+    return join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
   }
 
   override async deleteBlob(...parameters: Parameters<BlobStorage['deleteBlob']>): Promise<void> {
@@ -150,13 +182,15 @@ class CachedStorage extends ForwardingStorage {
   }
 
   #keep(path: string, bytes: Uint8Array): void {
-    const { bytesMax } = this.#options;
-    const isTooLong =
-      bytes.length + DIGEST_BYTES > bytesMax * ENTRY_SHARE_MAX || onDisk(bytes) > bytesMax;
-    if (isTooLong || this.#writes.pending >= WAITING_MAX) return;
+    if (this.#isTooLong(bytes) || this.#writes.pending >= WAITING_MAX) return;
     // The caller may reuse the memory.
     const copy = Uint8Array.from(bytes);
     void this.#writes.run(() => this.#write(path, copy));
+  }
+
+  #isTooLong(bytes: Uint8Array): boolean {
+    const { bytesMax } = this.#options;
+    return bytes.length + DIGEST_BYTES > bytesMax * ENTRY_SHARE_MAX || onDisk(bytes) > bytesMax;
   }
 
   async #write(path: string, bytes: Uint8Array): Promise<void> {
@@ -248,3 +282,16 @@ const inBlocks = (lengthBytes: number): number =>
 const onDisk = (bytes: Uint8Array): number => inBlocks(bytes.length + DIGEST_BYTES);
 
 const digestOf = (bytes: Uint8Array): Buffer => createHash('sha256').update(bytes).digest();
+
+/** A copy of a range of consecutive pieces. */
+function sliceOf(data: readonly Uint8Array[], offset: number, length: number): Uint8Array {
+  const slice = Buffer.allocUnsafeSlow(length);
+  let start = 0;
+  for (const piece of data) {
+    const from = Math.max(0, offset - start);
+    const until = Math.min(piece.length, offset + length - start);
+    if (from < until) slice.set(piece.subarray(from, until), start + from - offset);
+    start += piece.length;
+  }
+  return slice;
+}

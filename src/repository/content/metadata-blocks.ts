@@ -1,8 +1,8 @@
-import { type BlobId, blobId, type BlobStorage } from '../../blob/index.ts';
+import { type BlobId, blobId, type BlobStorage, METADATA_BLOCK_BYTES } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
 /** Bytes read at once from a metadata pack. Directories of a tree are adjacent. Our choice. */
-const BLOCK_BYTES = 1 << 20;
+const BLOCK_BYTES = METADATA_BLOCK_BYTES;
 /** Blocks in the cache. Packs never change, so blocks stay valid. */
 export const BLOCKS_MAX = 6;
 
