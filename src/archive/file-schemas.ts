@@ -133,6 +133,7 @@ export const backupSchema = z.looseObject({
     name: z.string(),
     namespace: z.string().optional(),
     uid: z.string().optional(),
+    creationTimestamp: z.string().nullish(),
   }),
   spec: z.looseObject({}).optional(),
   status: z

@@ -25,6 +25,11 @@ export type VolumeFact =
   /** The provider has made a volume, which is unused until its PersistentVolume exists. */
   | { readonly kind: 'volume'; readonly pv: string; readonly volumeId: string };
 
+const FACT_KINDS: readonly string[] = ['provision', 'renamed', 'volume'];
+
+const isVolumeFact = (fact: { readonly kind: string }): fact is VolumeFact =>
+  FACT_KINDS.includes(fact.kind);
+
 export interface VolumesOptions {
   readonly client: Pick<KubeClient, 'find'>;
   readonly restore: Restore;
@@ -80,9 +85,9 @@ export class RestoredVolumes {
     this.#options = options;
   }
 
-  /** Loads the facts of an earlier try. Call it before any volume. */
-  resume(facts: Iterable<VolumeFact>): void {
-    for (const fact of facts) this.#learn(fact);
+  /** Loads the facts of an earlier try, and ignores other kinds. Call it before any volume. */
+  resume(facts: Iterable<VolumeFact | { readonly kind: string }>): void {
+    for (const fact of facts) if (isVolumeFact(fact)) this.#learn(fact);
   }
 
   #learn(fact: VolumeFact): void {

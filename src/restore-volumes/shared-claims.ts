@@ -13,6 +13,9 @@ export interface FileRestoreFact {
   readonly pod: string;
 }
 
+const isFileFact = (fact: { readonly kind: string }): fact is FileRestoreFact =>
+  fact.kind === 'files';
+
 /** In the backup. */
 interface NamedPlace {
   readonly namespace: string;
@@ -65,9 +68,9 @@ export class FileBackups {
     }
   }
 
-  /** Loads decisions of earlier tries. Call it before any pod. */
-  resume(facts: Iterable<FileRestoreFact>): void {
-    for (const { claim, pod } of facts) this.#pods.set(claim, pod);
+  /** Loads decisions of earlier tries, and ignores other facts. Call it before any pod. */
+  resume(facts: Iterable<FileRestoreFact | { readonly kind: string }>): void {
+    for (const fact of facts) if (isFileFact(fact)) this.#pods.set(fact.claim, fact.pod);
   }
 
   /** Whether the backup has files of a volume of this pod. */

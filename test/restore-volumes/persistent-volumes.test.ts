@@ -188,6 +188,15 @@ describe('PersistentVolumes of a restore', () => {
     expect(volumes.usedSnapshots).toHaveLength(1);
   });
 
+  it('are made although the journal has facts of other kinds about them', async () => {
+    const world = new World();
+    const volumes = world.volumes(native);
+    const later = { kind: 'of a later version', pv: 'pv1', volumeId: 'vol-9' };
+    volumes.resume([{ kind: 'backup' }, later]);
+    expect(await volumes.prepare(pvOf())).toMatchObject({ item: { volumeId: 'vol-2' } });
+    expect(volumes.usedSnapshots).toHaveLength(1);
+  });
+
   // Made by this very restore, whose server was killed before it could say so.
   const ownPv = (claimRef: object): object => ({
     metadata: {

@@ -24,6 +24,7 @@ export interface BackupToPut {
   readonly raw?: Readonly<Record<string, string>>;
   readonly directory: string;
   readonly uid?: string;
+  readonly creationTimestamp?: string;
 }
 
 const VERSIONS: Record<string, string> = {
@@ -100,7 +101,14 @@ export const entriesOf = (
 export async function putBackup(
   bucket: Bucket,
   items: readonly StoredItem[],
-  { volumeInfos = [], podVolumeBackups = [], raw = {}, spec = {}, directory, uid }: BackupToPut,
+  {
+    volumeInfos = [],
+    podVolumeBackups = [],
+    raw = {},
+    spec = {},
+    directory,
+    ...named
+  }: BackupToPut,
 ): Promise<void> {
   await using contents = await storeTarball(directory, each(entriesOf(items, raw)));
   await new BackupArchive(bucket).put('b1', {
@@ -114,7 +122,7 @@ export async function putBackup(
     metadata: {
       apiVersion: 'velero.io/v1',
       kind: 'Backup',
-      metadata: { name: 'b1', namespace: 'velero', uid: uid ?? 'backup-uid' },
+      metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid', ...named },
       spec: { storageLocation: 'default', ...spec },
       status: { phase: 'Completed' },
     },

@@ -1,4 +1,8 @@
-import { restoreJournalFolder, type ScratchFile } from '../../../archive/index.ts';
+import {
+  restoreJournalFolder,
+  type ScratchFile,
+  type StoredBackup,
+} from '../../../archive/index.ts';
 import {
   type Clock,
   CodedError,
@@ -9,6 +13,7 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import type {
   DoneItem,
   FinishedRestoreItem,
@@ -303,16 +308,26 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
   /**
    * Notes the stored Backup before any item. Throws `OTHER_BACKUP` if an earlier try used another
-   * one.
+   * one. Journals of older versions have no note. A Backup that is newer than the Restore is then
+   * another one, because a restore begins with a finished backup.
    */
-  noteBackup({ name, uid }: { readonly name: string; readonly uid: string }): void {
+  noteBackup(
+    { name, uid = '', creationTimestamp }: StoredBackup['metadata'],
+    { metadata }: Pick<Restore, 'metadata'>,
+  ): void {
     const noted = this.#facts.find((fact) => fact.kind === 'backup');
-    if (noted === undefined) {
-      if (uid !== '') this.noteFact({ kind: 'backup', uid });
-    } else if (noted.uid !== uid) {
-      const text = `the files of backup ${name} were replaced while this restore ran. The UID of the Backup was ${noted.uid}, and is ${uid} now. Check the restored objects, and create another restore`;
-      throw new CodedError('OTHER_BACKUP', text);
+    if (noted?.uid === uid) return;
+    const isNewer =
+      Date.parse(creationTimestamp ?? '') > Date.parse(metadata.creationTimestamp ?? '');
+    if (!noted && !(this.isContinued && isNewer)) {
+      this.noteFact({ kind: 'backup', uid });
+      return;
     }
+    const how = noted
+      ? `The UID of the Backup was ${noted.uid}, and is ${uid} now`
+      : 'The Backup is newer than the restore';
+    const text = `the files of backup ${name} were replaced while this restore ran. ${how}. Check the restored objects, and create another restore`;
+    throw new CodedError('OTHER_BACKUP', text);
   }
 
   willCreateNamespace(name: string): Promise<void> {

@@ -35,11 +35,9 @@ import {
 } from '../../../restore/index.ts';
 import {
   FileBackups,
-  type FileRestoreFact,
   PodVolumeRestores,
   RestoredVolumes,
   restoreVolumeInfosOf,
-  type VolumeFact,
   waitContainerAction,
   type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
@@ -61,7 +59,7 @@ import type { RestoreOutcome, RestoreRequest, RestoreSession } from './contract.
 import { HookRun, type HookRunOptions } from './hook-run.ts';
 import { MadePods } from './made-pods.ts';
 import type { RunParts } from './restore-ending.ts';
-import type { JournaledOperation, RestoreFact } from './restore-journal.ts';
+import type { JournaledOperation } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
 import { type VolumeSources, volumesWithoutInfos } from './volume-sources.ts';
 import { versionChoice } from './version-choice.ts';
@@ -170,7 +168,7 @@ export class RestoreRun {
       patienceMs,
       signal,
     });
-    journal.noteBackup(sources.backup);
+    journal.noteBackup(sources.stored, restore);
     const pods = this.#pods(sources);
     const files = new FileBackups({
       backups: sources.volumes.podVolumeBackups,
@@ -181,7 +179,7 @@ export class RestoreRun {
       },
       onFact: (fact) => journal.addFact(fact),
     });
-    files.resume(journal.facts.filter(isOfFiles));
+    files.resume(journal.facts);
     const volumes = await this.#volumes(sources);
     const podVolumes = this.#podVolumes(files);
     await using hooks = this.#hooks();
@@ -392,7 +390,7 @@ export class RestoreRun {
         else journal.noteFact(fact);
       },
     });
-    volumes.resume(journal.facts.filter(isOfVolumes));
+    volumes.resume(journal.facts);
     return volumes;
   }
 
@@ -495,7 +493,3 @@ export class RestoreRun {
     ].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 }
-
-const isOfFiles = (fact: RestoreFact): fact is FileRestoreFact => fact.kind === 'files';
-const isOfVolumes = (fact: RestoreFact): fact is VolumeFact =>
-  fact.kind !== 'files' && fact.kind !== 'namespace' && fact.kind !== 'clock';

@@ -1,4 +1,4 @@
-import type { BackupArchive, Contents } from '../../../archive/index.ts';
+import type { BackupArchive, Contents, StoredBackup } from '../../../archive/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
 import { identityOfStored } from '../../../item-operations/index.ts';
@@ -20,6 +20,8 @@ import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 export interface RestoreSources extends AsyncDisposable {
   /** Identifies objects of the backup's operations. */
   readonly backup: BackupIdentity;
+  /** The Backup in the bucket. */
+  readonly stored: StoredBackup['metadata'];
   /** The Backup of the cluster; the stored one if it is deleted. */
   readonly backupObject: Backup;
   /** The objects of the backup, unpacked on scratch space. */
@@ -82,6 +84,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
     // The location may have had another name when the backup was made.
     backupObject: { ...object, spec: { ...spec, storageLocation: location } },
     backup,
+    stored: stored.metadata.metadata,
     contents,
     volumes,
     modifiers,

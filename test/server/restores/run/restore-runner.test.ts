@@ -1,13 +1,17 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { CanceledError, CodedError, silentLogger } from '../../../../src/base/index.ts';
+import { CanceledError, codeOf, CodedError, silentLogger } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
-import { journaledOperations } from '../../../../src/server/restores/run/restore-journal.ts';
+import {
+  journaledOperations,
+  RestoreJournal,
+} from '../../../../src/server/restores/run/restore-journal.ts';
 import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
 import { reasonOf, Rig, storeBackup } from './support/rig.ts';
 
 const ITEMS = [
@@ -515,6 +519,34 @@ describe('a restore', () => {
         'is other-uid now',
       );
     });
+
+    it.each([
+      ['refuses a Backup that is newer than the Restore', '2026-11-26T11:59:30Z', 'OTHER_BACKUP'],
+      ['continues with a Backup that is older than the Restore', '2026-11-25T01:00:00Z', undefined],
+    ])(
+      '%s if the journal is of an older version and has no UID',
+      async (_, creationTimestamp, code) => {
+        const bucket = new MemoryBucket();
+        await using journal = await RestoreJournal.open({
+          bucket: new Rig({ cluster, bucket }).bucket,
+          name: 'r1',
+          uid: 'u1',
+          isSealed: false,
+          directory: tempDirectory('old-journal'),
+          assertLeading: () => undefined,
+          logger: silentLogger,
+          signal,
+        });
+        const more = { kind: 'v1/ConfigMap', namespace: 'app', name: 'more' };
+        await journal.put({ ...more, outcome: 'created', exists: true, operations: [] });
+        await journal.flush();
+        await storeBackup(bucket, ITEMS, { uid: 'other-uid', creationTimestamp });
+        const reason = await reasonOf(new Rig({ cluster, bucket }).run());
+        expect(codeOf(reason)).toBe(code);
+        const made = cluster.get('configmaps', 'app/settings')?.data;
+        expect(made).toEqual(code === undefined ? { a: '1' } : undefined);
+      },
+    );
   });
 
   it('that is canceled tells its operations to stop, and says why', async () => {
