@@ -25,6 +25,7 @@ import {
 } from './run/left-run.ts';
 import { cancelMovements } from '../operations/cancel.ts';
 import { patiently } from '../runs/patience.ts';
+import { PlaceTurns } from '../place-turns.ts';
 import { patientClient } from '../runs/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
 import type { NotedBackup, UnderWayNotes } from './under-way.ts';
@@ -78,7 +79,6 @@ interface Lost {
 }
 
 const WORKERS = 16;
-/** Limit for one location, so that a location that hangs does not block the others. */
 const AT_LOCATION = 12;
 const BUSY_MS = 200;
 /**
@@ -108,8 +108,7 @@ export class LostBackups {
   /** UIDs of backups whose journal is removed. */
   readonly #forgotten = new Set<string>();
   readonly #over = new Map<string, Backup>();
-  /** Number of running tries per location. */
-  readonly #busy = new Map<string, number>();
+  readonly #turns = new PlaceTurns(AT_LOCATION, BUSY_MS);
 
   constructor(options: LostBackupsOptions) {
     this.#options = options;
@@ -207,11 +206,13 @@ export class LostBackups {
     const { notes, signal } = this.#options;
     const backup = this.#over.get(uid);
     if (!backup) return undefined;
-    if (!this.#forgotten.has(uid) || isGivenUp(backup)) await this.#endLeft(backup);
-    await notes.remove(uid, signal);
-    this.#over.delete(uid);
-    this.#forgotten.delete(uid);
-    return undefined;
+    return this.#turns.run(backup.spec.storageLocation ?? '', async () => {
+      if (!this.#forgotten.has(uid) || isGivenUp(backup)) await this.#endLeft(backup);
+      await notes.remove(uid, signal);
+      this.#over.delete(uid);
+      this.#forgotten.delete(uid);
+      return undefined;
+    });
   }
 
   /**
@@ -245,9 +246,9 @@ export class LostBackups {
   }
 
   async #removeLost(uid: string): Promise<Result | undefined> {
-    const { backups, notes, logger } = this.#options;
     const lost = this.#lost.get(uid);
     if (!lost) return undefined;
+    const { backups, notes, logger } = this.#options;
     return within(this.#options.signal, async (signal) => {
       const backup = (lost.backup ??= await notes.load(uid, signal));
       if (backup) {
@@ -259,20 +260,14 @@ export class LostBackups {
         }
         // Its kind may be gone for a while, so wait for a definite answer.
         if (presence === 'unknown' && !lost.isSeen) return { requeueAfterMs: UNSURE_MS };
-        const location = backup.spec.storageLocation ?? '';
-        const busy = this.#busy.get(location) ?? 0;
-        if (busy >= AT_LOCATION) return { requeueAfterMs: BUSY_MS };
-        this.#busy.set(location, busy + 1);
-        try {
+        const busy = await this.#turns.run(backup.spec.storageLocation ?? '', async () => {
           const { name } = backup.metadata;
           logger.info({ backup: name, uid }, 'a backup was deleted before its end, and is removed');
           const filesGo = presence === 'deleted' && !(await backups.wentWithItsKind(backup));
           await this.#remove(backup, lost, filesGo, signal);
-        } finally {
-          const others = (this.#busy.get(location) ?? 1) - 1;
-          if (others > 0) this.#busy.set(location, others);
-          else this.#busy.delete(location);
-        }
+          return undefined;
+        });
+        if (busy) return busy;
       }
       await notes.remove(uid, signal);
       this.#forgotten.delete(uid);

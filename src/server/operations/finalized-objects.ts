@@ -19,6 +19,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
+import { PlaceTurns } from '../place-turns.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn } from './followed-kind.ts';
@@ -28,8 +29,8 @@ export interface FinalizedObjectsOptions<T extends Followed> {
   readonly logger: Logger;
   readonly host: string;
   readonly kind: FollowedKind<T>;
-  /** The place that {@link OF_PLACE_MAX} limits, for example a storage location. */
-  readonly placeOf: (object: T) => string;
+  /** The storage location of the object. */
+  readonly placeOf: (object: T) => string | Promise<string>;
   /**
    * Finalizes one object. Returns a delay and a reason for the user if it must wait. Throws errors
    * that are worth a retry.
@@ -46,9 +47,8 @@ export interface FinalizedObjectsOptions<T extends Followed> {
 
 /** Objects finalized at once. Runs are not counted here. Our choice. */
 const WORKERS = 10;
-/** Objects finalized at once in one place, in case the place hangs. Our choice. */
+/** Objects finalized at once in one place. Our choice. */
 const OF_PLACE_MAX = 2;
-const AGAIN_MS = 1000;
 /** Our choice: the default timeout of operations plus one hour. */
 const AWAY_NS = 5n * HOUR_NS;
 
@@ -56,8 +56,7 @@ const AWAY_NS = 5n * HOUR_NS;
 export class FinalizerQueue<T extends Followed> {
   readonly #options: FinalizedObjectsOptions<T>;
   readonly #controller: Controller;
-  /** Number of objects in work at each place. */
-  readonly #atWork = new Map<string, number>();
+  readonly #turns = new PlaceTurns(OF_PLACE_MAX);
   /** Time since the tries for a UID began to fail. Lost at a restart. */
   readonly #away = new Map<string, Stopwatch>();
   readonly #events: EventRecorder;
@@ -93,13 +92,14 @@ export class FinalizerQueue<T extends Followed> {
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const { placeOf, finalize, signal } = this.#options;
     const object = this.#objects?.get(refOf(key));
     if (!object || !isFinalizing(phaseIn(object))) return undefined;
-    const place = placeOf(object);
-    const busy = this.#atWork.get(place) ?? 0;
-    if (busy >= OF_PLACE_MAX) return { requeueAfterMs: AGAIN_MS };
-    this.#atWork.set(place, busy + 1);
+    const place = await this.#options.placeOf(object);
+    return this.#turns.run(place, () => this.#finalize(object));
+  }
+
+  async #finalize(object: T): Promise<Result | undefined> {
+    const { finalize, signal } = this.#options;
     try {
       const again = await finalize(object);
       this.#away.delete(object.metadata.uid);
@@ -112,10 +112,6 @@ export class FinalizerQueue<T extends Followed> {
       if (!this.#isAwayForLong(object, error)) throw error;
       await this.#giveUp(object, error);
       return undefined;
-    } finally {
-      const left = (this.#atWork.get(place) ?? 1) - 1;
-      if (left > 0) this.#atWork.set(place, left);
-      else this.#atWork.delete(place);
     }
   }
 

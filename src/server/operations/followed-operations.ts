@@ -21,6 +21,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
+import { PlaceTurns } from '../place-turns.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
@@ -89,6 +90,8 @@ const SYNC_MS = 10_000;
 const TIMEOUT_NS = 4n * HOUR_NS;
 /** Objects handled at once. Plugins that hang keep a worker busy. Our choice. */
 const WORKERS = 10;
+/** Objects of one location that are handled at once. Our choice. */
+const AT_LOCATION = 5;
 /** Our choice. */
 const AWAY_NS = HOUR_NS;
 
@@ -114,6 +117,7 @@ export class FollowedOperations<T extends Followed> {
   #gauge: OperationGauge | undefined;
   /** Keys are `namespace/name`. */
   readonly #known = new Map<string, Known>();
+  readonly #turns = new PlaceTurns(AT_LOCATION);
 
   constructor(
     options: FollowedOperationsOptions<T>,
@@ -173,18 +177,12 @@ export class FollowedOperations<T extends Followed> {
     }
     try {
       const location = await locationOf(object, this.#signal);
-      if ((await this.#options.isReadOnly?.(location, this.#signal)) === true) {
-        await this.#away(object, known, `backup storage location ${location} is read-only`);
-        return next;
-      }
-      if (this.#isCanceled(object) && !known.isTold) await this.#cancel(object, known);
-      const hasLeft = await this.#look(object, known);
-      known.away = undefined;
-      await this.#options.absences?.ended(object, this.#signal);
-      if (!hasLeft) return next;
-      await this.#leave(key);
-      // The watch queues it again if its phase changes back.
-      return undefined;
+      return await this.#turns.run(location, async () => {
+        if (!(await this.#follow(object, known, location))) return next;
+        await this.#leave(key);
+        // The watch queues it again if its phase changes back.
+        return undefined;
+      });
     } catch (error) {
       if (this.#signal.aborted) throw error;
       if (isPassingAnswer(error) || isCode(error, 'LEADERSHIP_LOST')) {
@@ -196,6 +194,19 @@ export class FollowedOperations<T extends Followed> {
       await this.#away(object, known, messageOf(error), isAbsence ? absences : undefined);
       return next;
     }
+  }
+
+  /** Returns true if the object no longer waits. */
+  async #follow(object: T, known: Known, location: string): Promise<boolean> {
+    if ((await this.#options.isReadOnly?.(location, this.#signal)) === true) {
+      await this.#away(object, known, `backup storage location ${location} is read-only`);
+      return false;
+    }
+    if (this.#isCanceled(object) && !known.isTold) await this.#cancel(object, known);
+    const hasLeft = await this.#look(object, known);
+    known.away = undefined;
+    await this.#options.absences?.ended(object, this.#signal);
+    return hasLeft;
   }
 
   /** Number of running operations according to the status. */

@@ -1,4 +1,4 @@
-import { CodedError, lookup } from '../../base/index.ts';
+import { CodedError, isCode, lookup } from '../../base/index.ts';
 import type { KubeClient, ObjectRef } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 
@@ -52,6 +52,16 @@ export class RestoreLocations {
     const [oldest] = this.#known.keys();
     if (this.#known.size > KNOWN_MAX && oldest !== undefined) this.#known.delete(oldest);
     return location;
+  }
+
+  /** For `PlaceTurns`: an empty text if the location is unknown. Throws `KUBE_*` errors. */
+  async placeOf(restore: Placed, signal: AbortSignal): Promise<string> {
+    try {
+      return await this.of(restore, signal);
+    } catch (error) {
+      if (isCode(error, 'NO_BACKUP')) return '';
+      throw error;
+    }
   }
 
   async #ofBackup(ref: ObjectRef, signal: AbortSignal): Promise<string | undefined> {

@@ -21,6 +21,7 @@ import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { type RestoreValidationSources, validateRestore } from '../../restore/index.ts';
 import { hasSecretPassword } from '../backups/buckets.ts';
 import type { Buckets } from '../backups/contract.ts';
+import { PlaceTurns } from '../place-turns.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import { journalAnnotations } from '../runs/stored-tries.ts';
@@ -64,6 +65,7 @@ const LOOK_MS = 60_000;
 /** Delay before the next try for a refused Restore; the queue continues. Our choice. */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
+const DELETED_AT_LOCATION = 2;
 /** Velero's own message for a run of a killed server (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
@@ -95,6 +97,7 @@ class RestoresRun {
   readonly #deleted: DeletedRestores;
   readonly #queue: Controller;
   readonly #deletions: Controller;
+  readonly #places = new PlaceTurns(DELETED_AT_LOCATION);
   readonly #events: PhaseEvents<Restore>;
   readonly #runs: RestoreRuns;
   readonly #turns = new RunTurns({
@@ -222,8 +225,12 @@ class RestoresRun {
     // `onOver` queues it again after its run.
     if (this.#runs.hasKey(key)) return undefined;
     const restore = this.#restores.get(refOf(key));
-    if (restore && isDeleted(restore)) await this.#deleted.remove(restore);
-    return undefined;
+    if (!restore || !isDeleted(restore)) return undefined;
+    const place = await this.#options.locations.placeOf(restore, this.#signal);
+    return this.#places.run(place, async () => {
+      await this.#deleted.remove(restore);
+      return undefined;
+    });
   }
 
   async #reconcileQueue(): Promise<Result> {

@@ -1,10 +1,17 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import { isOver, type KubeClient, type Restore, type Result } from '../../kube/index.ts';
-import { Sweep } from '../sweep.ts';
+import {
+  Controller,
+  isOver,
+  keyOf,
+  type KubeClient,
+  type Restore,
+  type Result,
+} from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
+import { PlaceTurns } from '../place-turns.ts';
 import { isPlaceAbsent } from './absences.ts';
 import { phaseOf, RESTORE_RESOURCE, statusOf, UNPUBLISHED } from './restore-kind.ts';
 
@@ -24,37 +31,60 @@ export interface UnpublishedRestoresOptions {
   readonly againMs?: number | undefined;
 }
 
+/** Our choice: few restores end while their location is away. */
+const WORKERS = 4;
+const AT_LOCATION = 2;
+
 /**
  * Publishes files of Restores that ended while their location was away or their bucket failed. In a
  * write-once location, such files are kept apart, where only Longshore finds them. Other locations
  * need nothing.
  */
-export class UnpublishedRestores extends Sweep {
+export class UnpublishedRestores {
   readonly #options: UnpublishedRestoresOptions;
+  readonly #controller: Controller;
+  readonly #turns = new PlaceTurns(AT_LOCATION);
 
-  /** Call {@link look} when a Restore has ended. */
   constructor(options: UnpublishedRestoresOptions) {
-    super('restore-unpublished', options);
     this.#options = options;
+    this.#controller = new Controller({
+      name: 'restore-unpublished',
+      workers: WORKERS,
+      logger: options.logger,
+      reconcile: (key) => this.#reconcile(key),
+    });
   }
 
-  protected async sweep(): Promise<Result | undefined> {
-    const { restores, writers, logger, signal, againMs = AGAIN_MS } = this.#options;
-    let left = 0;
-    for (const restore of restores().filter(isUnpublished)) {
-      signal.throwIfAborted();
-      try {
-        if (!(await writers.run(restore.metadata.uid, () => this.#publish(restore)))) left++;
-      } catch (error) {
-        signal.throwIfAborted();
-        if (isCode(error, 'LEADERSHIP_LOST')) throw error;
-        left++;
-        if (isPlaceAbsent(error)) continue;
-        const fields = { restore: restore.metadata.name, error: redactAndCut(messageOf(error)) };
-        logger.warn(fields, 'the files of a restore that is over could not be published');
-      }
+  /** Call it when a Restore has ended. */
+  look(): void {
+    for (const { metadata } of this.#options.restores().filter(isUnpublished)) {
+      this.#controller.queue.add(keyOf(metadata));
     }
-    return left > 0 ? { requeueAfterMs: againMs } : undefined;
+  }
+
+  async run(): Promise<void> {
+    this.look();
+    await this.#controller.run(this.#options.signal);
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const { restores, locations, writers, logger, signal, againMs = AGAIN_MS } = this.#options;
+    const restore = restores().find(({ metadata }) => keyOf(metadata) === key);
+    if (!restore || !isUnpublished(restore)) return undefined;
+    const again = { requeueAfterMs: againMs };
+    try {
+      return await this.#turns.run(await locations.placeOf(restore, signal), async () => {
+        const { uid } = restore.metadata;
+        return (await writers.run(uid, () => this.#publish(restore))) === true ? undefined : again;
+      });
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      if (isPlaceAbsent(error)) return again;
+      const fields = { restore: restore.metadata.name, error: redactAndCut(messageOf(error)) };
+      logger.warn(fields, 'the files of a restore that is over could not be published');
+      return again;
+    }
   }
 
   /** False if the bucket refuses some files. The cluster still keeps them. */

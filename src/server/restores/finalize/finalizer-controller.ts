@@ -104,8 +104,7 @@ export class RestoreFinalizerController implements ServerController {
       kind: FOLLOWED_RESTORES,
       awayNs: this.#options.awayNs,
       signal,
-      // Restores of one backup share a location. Other backups there count as other places.
-      placeOf: ({ spec }) => spec.backupName ?? '',
+      placeOf: (restore) => locations.placeOf(restore, signal),
       finalize: ({ metadata }) => writers.run(metadata.uid, () => finalizeRestore(metadata, parts)),
       giveUp: async (restore, reason) => {
         await writers.run(restore.metadata.uid, () => giveUp(restore, reason, parts));
