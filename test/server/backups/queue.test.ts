@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Backup } from '../../../src/kube/index.ts';
 import { planQueue } from '../../../src/server/backups/queue.ts';
+import { cpuMsOf } from '../../support/cpu-time.ts';
 
 const NAMESPACES = ['a', 'b', 'c'];
 
@@ -89,16 +90,16 @@ describe('the queue of backups', () => {
       ['b', 'ReadyToStart'],
     ]);
   });
-  it('is planned in a moment where thousands wait in a cluster of thousands of namespaces', () => {
+  it('is planned in a moment where thousands wait in a cluster of thousands of namespaces', async () => {
     const namespaces = Array.from({ length: 5000 }, (_, i) => `ns-${i}`);
     const all = Array.from({ length: 4000 }, (_, i) =>
       backup(`b${i}`, { phase: 'Queued', position: i + 1, spaces: ['*'] }),
     );
-    const startMs = performance.now();
+    let steps: ReturnType<typeof planQueue> = [];
     const before = process.memoryUsage().heapUsed;
-    const steps = planQueue(all, { namespaces, runningMax: 2 });
+    const cpuMs = await cpuMsOf(() => (steps = planQueue(all, { namespaces, runningMax: 2 })));
     expect(steps.filter(({ phase }) => phase === 'ReadyToStart')).toHaveLength(1);
-    expect(performance.now() - startMs).toBeLessThan(1000);
+    expect(cpuMs).toBeLessThan(1000);
     expect(process.memoryUsage().heapUsed - before).toBeLessThan(100 << 20);
   });
 });

@@ -11,6 +11,7 @@ import {
 import { FakeApi, NAMESPACE } from './support/fake-api.ts';
 import { uploadOf } from './support/objects.ts';
 import { openPage, PATIENT, sectionOf } from './support/page.ts';
+import { cpuMsOf } from '../../support/cpu-time.ts';
 
 const COUNT = 10_000;
 const PHASES = ['Completed', 'PartiallyFailed', 'Failed'];
@@ -117,11 +118,9 @@ describe('ten thousand backups', () => {
     expect(sectionOf((await page.ask('/')).body, 'under-way')).toContain('20 of 40 ended');
     const times: number[] = [];
     for (let round = 0; round < 10; round++) {
-      const startMs = performance.now();
-      await page.ask('/');
-      times.push(performance.now() - startMs);
+      times.push(await cpuMsOf(() => page.ask('/')));
     }
-    // Other programs may slow this machine, so the best run counts.
+    // Garbage collection may slow a run, so the best one counts.
     expect(Math.min(...times)).toBeLessThan(200);
   });
 
