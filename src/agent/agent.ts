@@ -17,7 +17,7 @@ import {
   type PodVolumeRestore,
   RESTORE_NAME,
 } from '../kube/index.ts';
-import { Counts } from './status/phase-counts.ts';
+import { PhaseCounts } from './status/phase-counts.ts';
 import { AgentMetrics } from './metrics.ts';
 import { type DirectionName, DIRECTIONS } from './directions/direction.ts';
 import { downloads } from './directions/downloads.ts';
@@ -171,12 +171,12 @@ export class Agent {
       host: node,
     });
     const podVolumes = this.#options.servesPodVolumes ? this.#addPodVolumeCaches() : undefined;
-    const counts: Partial<Record<DirectionName, Counts>> = {
-      upload: new Counts(uploadCache),
-      download: new Counts(downloadCache),
+    const counts: Partial<Record<DirectionName, PhaseCounts>> = {
+      upload: new PhaseCounts(uploadCache),
+      download: new PhaseCounts(downloadCache),
       ...(podVolumes && {
-        'pod-volume-backup': new Counts(podVolumes.backups),
-        'pod-volume-restore': new Counts(podVolumes.restores),
+        'pod-volume-backup': new PhaseCounts(podVolumes.backups),
+        'pod-volume-restore': new PhaseCounts(podVolumes.restores),
       }),
     };
     const roster = new Roster(agents, node);
@@ -355,7 +355,7 @@ export class Agent {
     signal.addEventListener('abort', () => clearTimeout(timer), { once: true });
   }
 
-  #observe(counts: Readonly<Partial<Record<DirectionName, Counts>>>): void {
+  #observe(counts: Readonly<Partial<Record<DirectionName, PhaseCounts>>>): void {
     this.metrics.observe({
       phases: () =>
         DIRECTIONS.flatMap((direction) =>

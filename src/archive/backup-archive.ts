@@ -36,7 +36,7 @@ import type { ScratchFile, Sum } from './scratch-file.ts';
 import { canSign, encryptsFiles } from './signing/signature.ts';
 import { type AnyBackup, isFinal, isStoredOf } from './backup-state.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
-import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
+import { assertNotApart, keepsApart, seal } from './write-once/sealed-bucket.ts';
 import { createHash } from 'node:crypto';
 
 export interface ArchiveOptions {

@@ -11,7 +11,7 @@ import {
   moverLogsFolder,
 } from './layout.ts';
 import { loadList } from './stored-archive.ts';
-import { unseal } from './write-once/seal.ts';
+import { unseal } from './write-once/sealed-bucket.ts';
 
 /** The fields of an operation that name its owner. */
 const OPERATION_OWNER = z.looseObject({

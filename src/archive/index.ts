@@ -84,6 +84,6 @@ export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
 export { assertPlain, ENCRYPTED_START_BYTES } from './encryption/encrypted-body.ts';
 export { CANNOT_ENCRYPT, EncryptingBucket } from './encryption/encrypting-bucket.ts';
-export { bucketOf } from './write-once/seal.ts';
+export { bucketOf } from './write-once/sealed-bucket.ts';
 export { fileOf as fileOfVersion, sealsFolder } from './write-once/version-keys.ts';
 export { WriteOnceBucket } from './write-once/write-once-bucket.ts';

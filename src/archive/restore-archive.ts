@@ -29,7 +29,7 @@ import {
   restoreKey,
 } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { assertNotApart, keepsApart, seal, sealedEnd, unseal } from './write-once/seal.ts';
+import { assertNotApart, keepsApart, seal, sealedEnd, unseal } from './write-once/sealed-bucket.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,

@@ -12,7 +12,7 @@ export {
   typeOf,
   usesOldLists,
 } from './filters/resources.ts';
-export { labelErrors, listErrors, namespaceListErrors } from './filters/lists-errors.ts';
+export { labelErrors, listErrors, namespaceListErrors } from './filters/list-errors.ts';
 export { BACKUP_DEFAULTS, type BackupDefaults, setDefaults } from './backup-defaults.ts';
 export {
   moverErrors,
@@ -43,7 +43,7 @@ export type {
   VolumeSteps,
 } from './run/contract.ts';
 export { ItemBackupper } from './run/item-backupper.ts';
-export { BackedUp, type ResourceNames } from './run/backed-up.ts';
+export { BackedUp, type ResourceNames } from './run/backed-up-items.ts';
 export { ProgressTeller } from './run/progress.ts';
 export { resolveActions, type Resolved, typeLists } from './run/resolved-actions.ts';
 export {
@@ -51,11 +51,11 @@ export {
   type BackupRunResult,
   type Progress,
   runBackup,
-} from './run/run.ts';
-export { assertAlone } from './run/alone.ts';
-export { thawPods } from './run/thaw.ts';
+} from './run/run-backup.ts';
+export { assertSingleRun } from './run/assert-single-run.ts';
+export { unfreezePods } from './run/unfreeze-pods.ts';
 export { openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
 export { NameLists } from './filters/name-lists.ts';
-export { MatchedSelectors, UnmatchedNames, type UnmatchedPart } from './filters/unmatched.ts';
+export { MatchedSelectors, UnmatchedNames, type UnmatchedPart } from './filters/unmatched-names.ts';

@@ -27,7 +27,7 @@ import {
 import { goDurationNs } from './hooks/durations.ts';
 import { findLocation, findSnapshotLocations, type LocationSources } from './locations.ts';
 import { orderErrors } from './ordered-resources.ts';
-import { listErrors, namespaceListErrors } from './filters/lists-errors.ts';
+import { listErrors, namespaceListErrors } from './filters/list-errors.ts';
 
 /** Facts of a Backup's resource policies for the validation. */
 export interface PolicySummary {

@@ -30,5 +30,5 @@ export { readOnly } from './wrappers/read-only.ts';
 export { keepReserve, type ReservedStorage, withReserve } from './wrappers/reserve.ts';
 export { METADATA_BLOCK_BYTES, withCache } from './wrappers/cached.ts';
 export { withRetries } from './wrappers/retrying.ts';
-export { type StorageActivity, watched } from './wrappers/watched.ts';
+export { type StorageActivity, watched } from './wrappers/activity.ts';
 export { withThrottle } from './wrappers/throttled.ts';

@@ -1,6 +1,6 @@
 import { endProcess } from '../base/index.ts';
 import { ExitCode } from './exit.ts';
-import { leaveDespiteOutput } from './output/exit-despite-output.ts';
+import { exitDespiteOutput } from './output/exit-despite-output.ts';
 import { finishOutput, guardOutput } from './output/streams.ts';
 import { startDerivingKey } from './head-start.ts';
 import { VERSION } from './version.ts';
@@ -9,7 +9,7 @@ import { VERSION } from './version.ts';
 const END_GRACE_MS = 5000;
 
 guardOutput();
-leaveDespiteOutput();
+exitDespiteOutput();
 const args = process.argv.slice(2);
 startDerivingKey(args);
 let code = isVersionOnly(args) ? printVersion() : await runVerb();

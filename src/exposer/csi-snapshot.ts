@@ -23,7 +23,7 @@ import { assertLinuxVolume, attachedNodes, WindowsNodes } from './node-os.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import type { BackupPvcConfig, ExposeContext, ExposerOptions } from './settings.ts';
 import { FROZEN_AT, SnapshotHandover } from './snapshot-handover.ts';
-import { isBlockClaim, step } from './steps.ts';
+import { isBlockClaim, step } from './step-errors.ts';
 import { removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
 /** Velero's node-agent for Windows nodes (pkg/nodeagent/node_agent.go). */

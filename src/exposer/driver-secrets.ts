@@ -16,7 +16,7 @@ import {
 } from '../kube/index.ts';
 import { ownerReference } from './hosting-pod.ts';
 import type { DriverSecretNames, ExposeContext, ExposerOptions } from './settings.ts';
-import { step } from './steps.ts';
+import { step } from './step-errors.ts';
 import { noteOn } from './volumes.ts';
 
 /** On a copy: the namespace of its original. */

@@ -26,7 +26,7 @@ import { type HostingClaim, removeDeadPod, waitHostingClaim } from './hosting-cl
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertMadeFor, isMadeFor, makeFor } from './ownership.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
-import { isBlockClaim, step } from './steps.ts';
+import { isBlockClaim, step } from './step-errors.ts';
 import {
   deletePod,
   removePodAndVolumes,

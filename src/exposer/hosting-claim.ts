@@ -2,7 +2,7 @@ import { CodedError } from '../base/index.ts';
 import { type KubeClient, type KubeObject, type ObjectRef, PVCS } from '../kube/index.ts';
 import { assertMadeFor } from './ownership.ts';
 import type { ExposeContext } from './settings.ts';
-import { step } from './steps.ts';
+import { step } from './step-errors.ts';
 import { deletePod, waitBound } from './volumes.ts';
 
 /** The claim that a hosting pod mounts, created for the CR `owner`. */

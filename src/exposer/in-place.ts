@@ -36,7 +36,7 @@ import {
   volumeNameFor,
 } from './second-volume.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
-import { isBlockClaim, step } from './steps.ts';
+import { isBlockClaim, step } from './step-errors.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
 /**

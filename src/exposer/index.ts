@@ -12,7 +12,7 @@ export type {
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { InPlaceExposer } from './in-place.ts';
-export { inPlaceHindrance } from './in-place-look.ts';
+export { inPlaceHindrance } from './in-place-hindrance.ts';
 export { inUseMeanwhile, targetProblem } from './in-place-target.ts';
 export { type ClaimRef, describeUsers, followUsers, usersOfClaim } from './claim-users.ts';
 export {

@@ -21,7 +21,7 @@ import { hostingPod, loadTemplate, type Template } from './hosting-pod.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import { findPodVolume } from './pod-volume-path.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
-import { step } from './steps.ts';
+import { step } from './step-errors.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 import { isWaitOver, WAIT_CONTAINER, waitStatusOf } from './wait-container.ts';
 

@@ -16,7 +16,7 @@ import {
 } from '../kube/index.ts';
 import { assertMadeFor, isMadeFor, makeFor, OWNER_UID } from './ownership.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
-import { step } from './steps.ts';
+import { step } from './step-errors.ts';
 
 const MANAGED_BY = 'snapshot.storage.kubernetes.io/managed-by';
 /** On the backup VolumeSnapshotContent, so that a restarted agent knows the remaining steps. */

@@ -5,7 +5,7 @@
  * are decided elsewhere.
  */
 export { archiveStore, identityOfStored } from './archive-store.ts';
-export { merged } from './merge.ts';
+export { merged } from './merge-operations.ts';
 export {
   countsOf,
   failureLine,
@@ -13,7 +13,7 @@ export {
   newlyFailed,
   type Observation,
   observed,
-} from './observe.ts';
+} from './operation-progress.ts';
 export {
   actionOf,
   type BackupOperation,
@@ -36,4 +36,4 @@ export {
   type PollOptions,
   type Round,
 } from './operation-map.ts';
-export { pluginAsker } from './plugin-asker.ts';
+export { pluginAsker } from './plugin-client.ts';

@@ -14,14 +14,14 @@ import {
   systemClock,
   untilAborted,
 } from '../base/index.ts';
-import { merged } from './merge.ts';
+import { merged } from './merge-operations.ts';
 import {
   countsOf,
   isAnyRunning,
   type Observation,
   observed,
   type OperationCounts,
-} from './observe.ts';
+} from './operation-progress.ts';
 import {
   actionOf,
   type BegunOperation,

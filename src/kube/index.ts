@@ -209,7 +209,7 @@ export {
   isUnauthorized,
   meaningOf,
   ofExtension,
-} from './client/answers.ts';
+} from './client/error-meaning.ts';
 export {
   askedFor,
   isRefusedForNow,
@@ -236,4 +236,4 @@ export {
 } from './patches/json-patch.ts';
 export { applyMergePatch, createMergePatch } from './patches/merge-patch.ts';
 export { applyStrategicMergePatch } from './patches/strategic-merge-patch.ts';
-export { isSame as isSameJson } from './patches/values.ts';
+export { isSame as isSameJson } from './patches/json-values.ts';

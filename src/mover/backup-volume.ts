@@ -18,7 +18,7 @@ import {
   excludesOf,
   tagOfExcludes,
 } from './excluded-paths.ts';
-import { isInMemory } from './kept-volume.ts';
+import { isInMemory } from './written-volume.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import {
   POD_VOLUME_REQUESTOR,

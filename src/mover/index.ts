@@ -1,5 +1,5 @@
 /** Stores or restores one volume in the way of Velero. Knows nothing of Kubernetes. */
-export { isMarkName } from './done-mark.ts';
+export { isMarkName } from './restore-done-file.ts';
 export type { Progress } from './progress.ts';
 export {
   MOVER_SETTINGS,
@@ -17,7 +17,7 @@ export {
   type StoredVolume,
 } from './backup-volume.ts';
 export { excludeRulesIn, type ExcludeSources } from './excluded-paths.ts';
-export type { WrittenVolume } from './kept-volume.ts';
+export type { WrittenVolume } from './written-volume.ts';
 export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
 export { type InPlaceReport, restoreVolumeInPlace } from './restore-in-place.ts';
 export type { LackingAttributes } from './restore-progress.ts';

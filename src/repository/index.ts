@@ -106,7 +106,7 @@ export {
   type MaintenanceOptions,
   type MaintenanceReport,
   runMaintenance,
-} from './maintenance/run.ts';
+} from './maintenance/run-maintenance.ts';
 export type { SafetyLevel } from './maintenance/safety.ts';
 export { loadSchedule } from './maintenance/schedule.ts';
 export {

@@ -14,7 +14,7 @@ import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';
 import { entriesByPack, ROWS_AT_ONCE } from './verification/entries-by-pack.ts';
 import { bytesOf, RangeBuffers, rangesOf, readRange } from './verification/ranges.ts';
-import { SecondLook } from './verification/second-look.ts';
+import { Reread } from './verification/reread.ts';
 
 export interface Problem {
   /** A stable code for scripts. */
@@ -94,7 +94,7 @@ export async function verifyContents(
     recheck.filter((pack) => lengths.get(pack) !== undefined),
     recheck.filter((pack) => lengths.get(pack) === undefined),
   ];
-  const again = new SecondLook(present, repository, (pack) => onRechecked?.(pack));
+  const again = new Reread(present, repository, (pack) => onRechecked?.(pack));
   const readable = await verifyPresence(repository, lengths, { ...options, sample, again });
   for (const pack of absent) onRechecked?.(pack);
   const since = new Stopwatch(repository.clock);
@@ -127,7 +127,7 @@ const isOver = (sample: PackSample, since: Stopwatch): boolean =>
 
 interface PresenceOptions extends VerifyOptions {
   readonly sample: PackSample | undefined;
-  readonly again: SecondLook;
+  readonly again: Reread;
 }
 
 /** Reads the index once. Returns the number of contents in the sample. */
@@ -192,7 +192,7 @@ interface BytesOptions extends PackOptions {
   /** Time since reading began. */
   readonly since: Stopwatch;
   /** The sample and the recheck do not read each other's packs again. */
-  readonly again: SecondLook;
+  readonly again: Reread;
 }
 
 /** Reads the packs of a sample in name order, in parts whose entries fit into memory. */

@@ -38,7 +38,7 @@ export {
 } from './rehearsal/rehearsal.ts';
 export type { VolumesInPlace } from './run/in-place.ts';
 export { type VersionChoice, wantedVersions } from './run/versions.ts';
-export { isMadeBy } from './run/object-form.ts';
+export { isMadeBy } from './run/object-fields.ts';
 export { isPodRestored } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
 export {
@@ -46,4 +46,4 @@ export {
   type RestoreRunOptions,
   type RestoreRunResult,
   runRestore,
-} from './run/run.ts';
+} from './run/run-restore.ts';

@@ -50,7 +50,10 @@ export {
   JOB_UID_VARIABLE,
   MAINTENANCE_ERROR,
 } from './repositories/maintenance/job.ts';
-export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/maintenance/run.ts';
+export {
+  type MaintenanceRunOptions,
+  runMaintenanceJob,
+} from './repositories/maintenance/maintenance-run.ts';
 export { BackupController, type BackupControllerOptions } from './backups/backup-controller.ts';
 export { CANCEL_ANNOTATION } from '../plugin/index.ts';
 export { BackupMetrics } from './backups/backup-metrics.ts';
@@ -67,7 +70,7 @@ export {
   type OperationsControllerOptions,
 } from './backups/operations/operations-controller.ts';
 export { OperationMetrics } from './operations/operation-metrics.ts';
-export { cancelOperations } from './operations/cancel.ts';
+export { cancelOperations } from './operations/cancel-operations.ts';
 export type { TimeoutOf } from './operations/followed-operations.ts';
 export {
   FinalizerController,
@@ -112,7 +115,7 @@ export type {
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
 export type { RunRow } from './page/rows.ts';
 export { MESSAGES_MAX, type MessageSource, type RunMessages } from './page/run-parts.ts';
-export type { LocationTrust, TrustSource } from './page/trust.ts';
+export type { LocationTrust, TrustSource } from './page/signatures.ts';
 export { PageView } from './page/view.ts';
 export {
   type MovedBytes,

@@ -9,7 +9,7 @@ import {
   type KubeObject,
 } from '../kube/index.ts';
 import { serverEvents, type ServerEventsOptions } from './server-events.ts';
-import { SideWork } from './side-work.ts';
+import { BackgroundWork } from './background-work.ts';
 
 export interface WatchedKindOptions<T extends KubeObject>
   extends
@@ -35,7 +35,7 @@ export interface WatchedKindRun<T extends KubeObject> {
 export class WatchedKind<T extends KubeObject, E = never> {
   readonly objects: Cache<T>;
   readonly events: EventRecorder;
-  readonly work: SideWork<E>;
+  readonly work: BackgroundWork<E>;
   readonly #controller: Controller;
 
   constructor(options: WatchedKindOptions<T>) {
@@ -43,7 +43,7 @@ export class WatchedKind<T extends KubeObject, E = never> {
     this.events = serverEvents(options);
     this.objects = new Cache({ client, logger, resource, scope: { namespace } });
     this.#controller = new Controller({ name, workers, logger, reconcile });
-    this.work = new SideWork((key) => {
+    this.work = new BackgroundWork((key) => {
       this.look(key);
     });
   }

@@ -1,13 +1,13 @@
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { Backlog } from '../../src/agent/reconcile/node-backlog.ts';
-import { Counts } from '../../src/agent/status/phase-counts.ts';
+import { PhaseCounts } from '../../src/agent/status/phase-counts.ts';
 import { Exposures } from '../../src/agent/reconcile/exposures.ts';
 import { MovementWriter } from '../../src/agent/reconcile/movement-writer.ts';
 import { Roster, trimmedAgent } from '../../src/agent/reconcile/roster.ts';
 import { Slots } from '../../src/agent/reconcile/slots.ts';
-import { Targets } from '../../src/agent/reconcile/restore-targets.ts';
+import { RestoreTargets } from '../../src/agent/reconcile/restore-targets.ts';
 import { Memory } from '../../src/agent/reconcile/tracked-movements.ts';
-import { Turns } from '../../src/agent/reconcile/agent-turns.ts';
+import { AgentTurns } from '../../src/agent/reconcile/agent-turns.ts';
 import { CodedError, systemClock } from '../../src/base/index.ts';
 import type { Cache, DataUpload, KubeClient, Listener, Pod } from '../../src/kube/index.ts';
 
@@ -75,7 +75,7 @@ describe('the roster as agents come and go', () => {
     const pods = new Told<Pod>();
     const roster = new Roster(pods, 'self');
     const rank = vi.spyOn(roster, 'rank');
-    const turns = new Turns<DataUpload>(roster, new Memory([]), hearing);
+    const turns = new AgentTurns<DataUpload>(roster, new Memory([]), hearing);
     for (let i = 0; i < 10; i++) turns.inMs('uid', 'new');
     expect(rank).toHaveBeenCalledTimes(1);
     pods.tell(pod('a-1', 'a'));
@@ -97,9 +97,13 @@ describe('the roster as agents come and go', () => {
 describe('turns where others may have known before', () => {
   const at = (rank: number, backMs: number, ageMs = 0, isAway = false): number => {
     const roster = { version: 1, rank: () => rank } as unknown as Roster;
-    return new Turns<DataUpload>(roster, new Memory([]), { isAway, backMs }).inMs('uid', 'new', {
-      ageMs,
-    });
+    return new AgentTurns<DataUpload>(roster, new Memory([]), { isAway, backMs }).inMs(
+      'uid',
+      'new',
+      {
+        ageMs,
+      },
+    );
   };
 
   it('are left to the first agent for as long as others may take to be back', () => {
@@ -115,7 +119,7 @@ describe('turns where others may have known before', () => {
     const hearing = { isAway: false, backMs: 60_000 };
     const left = [0, 1].map((rank) => {
       const roster = { version: 1, rank: () => rank } as unknown as Roster;
-      const turns = new Turns<DataUpload>(roster, new Memory([]), hearing);
+      const turns = new AgentTurns<DataUpload>(roster, new Memory([]), hearing);
       turns.inMs('uid', 'away', { afterMs: 300_000 });
       return () => turns.inMs('uid', 'away', { afterMs: 300_000 });
     });
@@ -210,8 +214,8 @@ describe('a PVC that never comes', () => {
     const clock = stillClock();
     const memory = new Memory<DataUpload>([]);
     const roster = { version: 1, rank: () => rank } as unknown as Roster;
-    const turns = new Turns<DataUpload>(roster, memory, hearing);
-    const targets = new Targets(turns, memory);
+    const turns = new AgentTurns<DataUpload>(roster, memory, hearing);
+    const targets = new RestoreTargets(turns, memory);
     let looks = 0;
     for (let second = 0; second < hours * 3600; second++) {
       if (targets.inMs('uid') <= 0) {
@@ -248,7 +252,7 @@ const upload = (phase: string, resourceVersion = '5', metadata: object = {}): Da
 describe('counts', () => {
   it('are kept with every change', () => {
     const cache = new Told<DataUpload>();
-    const counts = new Counts(cache);
+    const counts = new PhaseCounts(cache);
     const exposing = upload('Accepted', '6', { labels: { 'velero.io/expose-on-going': 'true' } });
     cache.tell(upload('New'));
     cache.tell(exposing, upload('New'));

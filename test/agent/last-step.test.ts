@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from 'vitest';
-import { Ending } from '../../src/agent/reconcile/movement-end.ts';
+import { MovementEnd } from '../../src/agent/reconcile/movement-end.ts';
 import { CodedError } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
 
@@ -22,7 +22,7 @@ describe('the last step of a restore that took too long', () => {
   }): Promise<unknown[]> => {
     let { heardMs } = facts;
     const told: unknown[] = [];
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: {
         name: 'download',
         complete: () => Promise.reject(new CodedError('WAIT_TIMEOUT', 'not bound')),

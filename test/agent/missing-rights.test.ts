@@ -1,9 +1,9 @@
 import { setImmediate as settled } from 'node:timers/promises';
 import { describe, expect, it, vi } from 'vitest';
-import { Ending } from '../../src/agent/reconcile/movement-end.ts';
+import { MovementEnd } from '../../src/agent/reconcile/movement-end.ts';
 import { Executor } from '../../src/agent/reconcile/executor.ts';
 import { Exposures } from '../../src/agent/reconcile/exposures.ts';
-import { Beside } from '../../src/agent/reconcile/background-tasks.ts';
+import { BackgroundTasks } from '../../src/agent/reconcile/background-tasks.ts';
 import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { Memory } from '../../src/agent/reconcile/tracked-movements.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
@@ -60,7 +60,7 @@ describe('a right that is missing', () => {
     'at the last step of a restore (%s, for %i ms): the volume is kept for some minutes',
     async (code, sinceMs, message, fails) => {
       const { error, failed, common } = refused(code, sinceMs, message);
-      const ending = new Ending<DataDownload>({
+      const ending = new MovementEnd<DataDownload>({
         ...common,
         direction: {
           name: 'download',
@@ -81,7 +81,7 @@ describe('a right that is missing', () => {
       const { error, common } = refused(code, sinceMs, message);
       const failed: string[] = [];
       const slots = new Slots(1);
-      const beside = new Beside({ enqueue: () => undefined });
+      const beside = new BackgroundTasks({ enqueue: () => undefined });
       const executor = new Executor<DataDownload>({
         ...common,
         slots,

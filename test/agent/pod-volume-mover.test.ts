@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { runDataMover } from '../../src/agent/mover/data-mover.ts';
 import type { MovedKind } from '../../src/agent/mover/moved-kinds.ts';
-import { type ToldResult, toldResultOf } from '../../src/agent/mover/event-result.ts';
+import { type EventResult, eventResultOf } from '../../src/agent/mover/event-result.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type {
   Event,
@@ -31,7 +31,7 @@ class OneNamespace {
   readonly events: { reason: string; message: string; apiVersion: string; kind: string }[] = [];
   readonly repositories: string[] = [];
   /** What agents take from an Event for the outcome. */
-  told: ToldResult | undefined;
+  told: EventResult | undefined;
   onTold: (() => void) | undefined;
   /** Thrown by as many questions for a pod. */
   readonly refusals: Error[] = [];
@@ -125,8 +125,8 @@ class OneNamespace {
 
   create(_resource: unknown, event: Event): Promise<object> {
     const { reason = '', message = '', involvedObject } = event;
-    if (!this.told && toldResultOf(event)) {
-      this.told = toldResultOf(event);
+    if (!this.told && eventResultOf(event)) {
+      this.told = eventResultOf(event);
       this.onTold?.();
     }
     const { apiVersion = '', kind = '' } = involvedObject;

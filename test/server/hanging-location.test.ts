@@ -26,7 +26,7 @@ import {
   SharedBackups,
   SharedRestores,
 } from '../../src/server/index.ts';
-import { UnderWayNotes } from '../../src/server/backups/under-way.ts';
+import { UnderWayNotes } from '../../src/server/backups/running-backups.ts';
 import { RESTORE_RESOURCE, UNPUBLISHED } from '../../src/server/restores/restore-kind.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';

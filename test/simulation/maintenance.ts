@@ -25,7 +25,7 @@ import type { CallOptions } from '../../src/kube/client/client.ts';
 import { PASSWORD_KEY } from '../../src/repository-access/index.ts';
 import { RepositoryController, Server } from '../../src/server/index.ts';
 import { JOB_MARK, REPOSITORY_LABEL } from '../../src/server/repositories/maintenance/job.ts';
-import { claimOf } from '../../src/server/repositories/maintenance/outline.ts';
+import { claimOf } from '../../src/server/repositories/maintenance/job-outline.ts';
 import { roughWeather, SimulatedClient, type Weather } from './simulated-client.ts';
 import { Random, VirtualTime } from './virtual-time.ts';
 

@@ -19,7 +19,7 @@ import {
   restoreVolumeInPlace,
 } from '../../mover/index.ts';
 import type { Repository } from '../../repository/index.ts';
-import { Ahead } from './prepared-repository.ts';
+import { PreparedRepository } from './prepared-repository.ts';
 import { askPatiently } from '../rights.ts';
 import { COMPLETED_REASON } from './event-result.ts';
 import {
@@ -150,7 +150,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   signal.addEventListener('abort', leave, { once: true });
   if (signal.aborted) leave();
   let movement: Movement | undefined;
-  let ahead: Ahead | undefined;
+  let ahead: PreparedRepository | undefined;
   void followOrders(
     {
       ...options,
@@ -161,7 +161,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
     },
     {
       onWaiting: (waiting) => {
-        ahead ??= new Ahead({
+        ahead ??= new PreparedRepository({
           query: queryOf(options, waiting, signal),
           load: (own) => loadAccess(options, waiting, own),
           prepare: options.prepareRepository,
@@ -215,7 +215,7 @@ interface Move {
   readonly options: DataMoverOptions;
   readonly movement: Movement;
   readonly recorder: EventRecorder;
-  readonly ahead: Ahead | undefined;
+  readonly ahead: PreparedRepository | undefined;
   readonly signal: AbortSignal;
   /** All data is written: orders no longer matter, and the agent may end the CR at once. */
   readonly onMoved: () => void;

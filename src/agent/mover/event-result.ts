@@ -21,7 +21,7 @@ const resultSchema = z.object({
   source: z.object({ byPath: z.string().optional() }).optional(),
 });
 
-export interface ToldResult {
+export interface EventResult {
   /** UID of the mover's pod, as stated by the mover. */
   readonly pod: string;
   readonly result: MoverResult;
@@ -32,7 +32,7 @@ export interface ToldResult {
  * same, but the kubelet reports that message a second or more later. Undefined for other Events,
  * for Velero's movers, and for an invalid result.
  */
-export function toldResultOf({ metadata, reason, message = '' }: Event): ToldResult | undefined {
+export function eventResultOf({ metadata, reason, message = '' }: Event): EventResult | undefined {
   const pod = metadata.annotations?.[MOVER_POD];
   if (reason !== COMPLETED_REASON || pod === undefined || pod === '') return undefined;
   if (message.length > MESSAGE_CHARS_MAX) return undefined;

@@ -4,7 +4,7 @@ import type { RepositoryAccess, RepositoryQuery } from '../../repository-access/
 /** Namespace and location of a repository. */
 type Sought = Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>;
 
-export interface AheadOptions {
+export interface PreparedRepositoryOptions {
   readonly query: Sought;
   readonly load: (signal: AbortSignal) => Promise<RepositoryAccess>;
   /** Derives the key and loads the storage's library. Writes nothing. */
@@ -22,13 +22,13 @@ const PATIENCE_MS = 1000;
  * half a second, which matters for an unchanged volume. Failures are ignored: the work is repeated
  * when needed, and reports its errors then.
  */
-export class Ahead {
-  readonly #options: AheadOptions;
+export class PreparedRepository {
+  readonly #options: PreparedRepositoryOptions;
   readonly #abort = new AbortController();
   #loading: Promise<void> | undefined;
   #loaded: { readonly access: RepositoryAccess; readonly atMs: number } | undefined;
 
-  constructor(options: AheadOptions) {
+  constructor(options: PreparedRepositoryOptions) {
     this.#options = options;
   }
 

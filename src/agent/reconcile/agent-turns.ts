@@ -13,7 +13,7 @@ const LATE_MS_MAX = 15_000;
 export type Hearing = Pick<Cache<never>, 'isAway' | 'backMs'>;
 
 /** The first sight of an event by this agent, and its turn for work that any agent may do. */
-export class Turns<M extends Movement> {
+export class AgentTurns<M extends Movement> {
   readonly #roster: Roster;
   readonly #memory: Memory<M>;
   readonly #hearing: Hearing;

@@ -1,6 +1,6 @@
 import type { Result } from '../../kube/index.ts';
 
-export interface BesideOptions {
+export interface BackgroundTasksOptions {
   /** Requests another reconcile of the key soon. */
   readonly enqueue: (key: string) => void;
 }
@@ -17,13 +17,13 @@ const FULL_MS = 2000;
  * Runs long tasks beside the reconciler, so that they block no worker. At most one task per key,
  * and the key is not reconciled meanwhile. The next reconcile returns or throws the task's outcome.
  */
-export class Beside {
-  readonly #options: BesideOptions;
+export class BackgroundTasks {
+  readonly #options: BackgroundTasksOptions;
   readonly #running = new Map<string, Promise<void>>();
   readonly #unhurried = new Set<string>();
   readonly #outcomes = new Map<string, Outcome>();
 
-  constructor(options: BesideOptions) {
+  constructor(options: BackgroundTasksOptions) {
     this.#options = options;
   }
 

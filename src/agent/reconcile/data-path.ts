@@ -3,7 +3,7 @@ import { backoffMs, isCode, type Logger, messageOf } from '../../base/index.ts';
 import { type Event, EVENTS, type KubeClient, withOwnSignal } from '../../kube/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
 import type { Movement } from '../movement.ts';
-import { toldResultOf } from '../mover/event-result.ts';
+import { eventResultOf } from '../mover/event-result.ts';
 
 export interface MoverProgress {
   readonly totalBytes: number;
@@ -171,7 +171,7 @@ export class DataPath {
 
   #see(event: Event): void {
     const { metadata, reason, message = '' } = event;
-    const told = toldResultOf(event);
+    const told = eventResultOf(event);
     if (told && !this.#results.has(told.pod)) {
       const [oldest] = this.#results.keys();
       if (oldest !== undefined && this.#results.size >= RESULTS_MAX) this.#results.delete(oldest);

@@ -33,10 +33,10 @@ import { decideAccepted, decidePrepared } from '../phases/preparing.ts';
 import type { MoverLogs } from '../mover/mover-logs.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
-import type { Targets } from './restore-targets.ts';
+import type { RestoreTargets } from './restore-targets.ts';
 import type { Memory } from './tracked-movements.ts';
-import { toldResultOf } from '../mover/event-result.ts';
-import type { Turns } from './agent-turns.ts';
+import { eventResultOf } from '../mover/event-result.ts';
+import type { AgentTurns } from './agent-turns.ts';
 
 /** The facts read for the current decision on a CR. */
 interface Read<M> {
@@ -77,8 +77,8 @@ export interface DeciderOptions<M extends Movement> {
   readonly moverLogs?: Pick<MoverLogs, 'keep'> | undefined;
   readonly memory: Memory<M>;
   readonly writer: MovementWriter<M>;
-  readonly turns: Turns<M>;
-  readonly targets: Targets<M>;
+  readonly turns: AgentTurns<M>;
+  readonly targets: RestoreTargets<M>;
   readonly exposures: Exposures<M>;
   readonly dataPaths: DataPaths<M>;
   readonly takeover: Takeover<M>;
@@ -304,7 +304,7 @@ export class Decider<M extends Movement> {
     const events = await this.#options.client.list(EVENTS, { ...scope, signal });
     const named = moverOf(movement)?.pod;
     for (const event of events) {
-      const told = toldResultOf(event);
+      const told = eventResultOf(event);
       if (told && told.pod === named) return told.result;
     }
     return undefined;

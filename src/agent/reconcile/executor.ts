@@ -9,10 +9,10 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import { volumeBytesOf } from '../../exposer/index.ts';
-import type { Beside } from './background-tasks.ts';
+import type { BackgroundTasks } from './background-tasks.ts';
 import type { DataPaths } from './data-paths.ts';
 import type { Direction } from '../directions/direction.ts';
-import type { Ending } from './movement-end.ts';
+import type { MovementEnd } from './movement-end.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from '../metrics.ts';
 import {
@@ -35,7 +35,7 @@ import type { Restarts } from './restarts.ts';
 import { isRightGone, RIGHTS_MS } from '../rights.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
-import type { Turns } from './agent-turns.ts';
+import type { AgentTurns } from './agent-turns.ts';
 
 export interface ExecutorOptions<M extends Movement> {
   readonly direction: Direction<M>;
@@ -44,11 +44,11 @@ export interface ExecutorOptions<M extends Movement> {
   readonly logger: Logger;
   readonly node: string;
   readonly writer: MovementWriter<M>;
-  readonly turns: Turns<M>;
+  readonly turns: AgentTurns<M>;
   readonly exposures: Exposures<M>;
   readonly dataPaths: DataPaths<M>;
-  readonly ending: Ending<M>;
-  readonly beside: Beside;
+  readonly ending: MovementEnd<M>;
+  readonly beside: BackgroundTasks;
   readonly restarts: Restarts<M>;
   readonly takeover: Takeover<M>;
   readonly slots: Slots;

@@ -28,9 +28,9 @@ import { DAY_MS, isCutShort } from '../phases/preparing.ts';
 import { isRightGone, RIGHTS_MS } from '../rights.ts';
 import type { Roster } from './roster.ts';
 import type { Memory } from './tracked-movements.ts';
-import type { Turns } from './agent-turns.ts';
+import type { AgentTurns } from './agent-turns.ts';
 
-export interface EndingOptions<M extends Movement> {
+export interface MovementEndOptions<M extends Movement> {
   readonly direction: Direction<M>;
   readonly node: string;
   readonly writer: MovementWriter<M>;
@@ -38,7 +38,7 @@ export interface EndingOptions<M extends Movement> {
   readonly dataPaths: DataPaths<M>;
   readonly memory: Memory<M>;
   readonly roster: Roster;
-  readonly turns: Turns<M>;
+  readonly turns: AgentTurns<M>;
   readonly prepareTimeoutMs: number;
   /** Milliseconds since the API server was reachable and accepting writes again. */
   readonly heardMs: () => number;
@@ -55,10 +55,10 @@ const AGAIN_MS = 30_000;
 const VANISHED_TRIES_MAX = 60;
 
 /** How CRs end: deletes the objects made for a CR and writes the final phase, once. */
-export class Ending<M extends Movement> {
-  readonly #options: EndingOptions<M>;
+export class MovementEnd<M extends Movement> {
+  readonly #options: MovementEndOptions<M>;
 
-  constructor(options: EndingOptions<M>) {
+  constructor(options: MovementEndOptions<M>) {
     this.#options = options;
   }
 

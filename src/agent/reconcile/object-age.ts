@@ -2,7 +2,7 @@ import type { Clock } from '../../base/index.ts';
 import { millisecondsSince } from '../movement.ts';
 
 /** Age of an object when first seen, and when that was; ms of `performance.now()`. */
-export interface Sighting {
+export interface ObjectSighting {
   /** Id of the object. The age is of this object only. */
   readonly of: string;
   readonly ageMs: number;
@@ -15,16 +15,17 @@ export interface Sighting {
  * one.
  */
 export function sightingOf(
-  known: Sighting | undefined,
+  known: ObjectSighting | undefined,
   of: string,
   clock: Clock,
   time: string | null | undefined,
   ageMsMax = Infinity,
-): Sighting {
+): ObjectSighting {
   if (known?.of === of) return known;
   const ageMs = Math.max(0, Math.min(millisecondsSince(clock, time), ageMsMax));
   return { of, ageMs, atMs: performance.now() };
 }
 
 /** Age of the object in milliseconds, by this process's clock since the first sighting. */
-export const ageMsOf = ({ ageMs, atMs }: Sighting): number => ageMs + performance.now() - atMs;
+export const ageMsOf = ({ ageMs, atMs }: ObjectSighting): number =>
+  ageMs + performance.now() - atMs;

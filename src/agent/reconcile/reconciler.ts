@@ -10,11 +10,11 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { Backlog } from './node-backlog.ts';
-import { Beside } from './background-tasks.ts';
+import { BackgroundTasks } from './background-tasks.ts';
 import { DataPaths } from './data-paths.ts';
 import { Decider } from './decider.ts';
 import type { Direction } from '../directions/direction.ts';
-import { Ending } from './movement-end.ts';
+import { MovementEnd } from './movement-end.ts';
 import { Executor } from './executor.ts';
 import { Exposures } from './exposures.ts';
 import type { AgentMetrics } from '../metrics.ts';
@@ -39,10 +39,10 @@ import { isRunning } from '../phases/action.ts';
 import { Restarts } from './restarts.ts';
 import type { Roster } from './roster.ts';
 import type { Slots } from './slots.ts';
-import { Targets } from './restore-targets.ts';
+import { RestoreTargets } from './restore-targets.ts';
 import { Takeover } from './takeover.ts';
 import { Memory } from './tracked-movements.ts';
-import { Turns } from './agent-turns.ts';
+import { AgentTurns } from './agent-turns.ts';
 
 export interface ReconcilerSettings {
   readonly node: string;
@@ -101,14 +101,14 @@ export class MovementReconciler<M extends Movement> {
   readonly #options: ReconcilerOptions<M>;
   readonly #memory: Memory<M>;
   readonly #writer: MovementWriter<M>;
-  readonly #turns: Turns<M>;
-  readonly #targets: Targets<M>;
+  readonly #turns: AgentTurns<M>;
+  readonly #targets: RestoreTargets<M>;
   readonly #exposures: Exposures<M>;
   readonly #dataPaths: DataPaths<M>;
-  readonly #ending: Ending<M>;
+  readonly #ending: MovementEnd<M>;
   readonly #takeover: Takeover<M>;
   readonly #executor: Executor<M>;
-  readonly #beside: Beside;
+  readonly #beside: BackgroundTasks;
   readonly #decider: Decider<M>;
 
   constructor(options: ReconcilerOptions<M>) {
@@ -119,9 +119,9 @@ export class MovementReconciler<M extends Movement> {
     const memory = new Memory<M>([slots, options.exposures, ...(hosted ? [hosted] : [])]);
     this.#memory = memory;
     this.#writer = new MovementWriter(client, cache, clock, memory);
-    this.#turns = new Turns(options.roster, memory, cache);
-    this.#targets = new Targets(this.#turns, memory);
-    this.#beside = new Beside({ enqueue });
+    this.#turns = new AgentTurns(options.roster, memory, cache);
+    this.#targets = new RestoreTargets(this.#turns, memory);
+    this.#beside = new BackgroundTasks({ enqueue });
     this.#exposures = new Exposures({ slots: options.exposures, hosted, memory, enqueue });
     this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
     const parts = {
@@ -135,7 +135,7 @@ export class MovementReconciler<M extends Movement> {
       beside: this.#beside,
       heardMs: () => this.#heardMs,
     };
-    this.#ending = new Ending(parts);
+    this.#ending = new MovementEnd(parts);
     this.#takeover = new Takeover(parts);
     this.#decider = new Decider({
       ...parts,

@@ -1,7 +1,7 @@
 import type { Clock, Logger } from '../../base/index.ts';
 import { type EventRecorder, type KubeClient, type Pod, PODS } from '../../kube/index.ts';
 import type { Direction } from '../directions/direction.ts';
-import type { Ending } from './movement-end.ts';
+import type { MovementEnd } from './movement-end.ts';
 import type { Exposures } from './exposures.ts';
 import type { AgentMetrics } from '../metrics.ts';
 import {
@@ -27,7 +27,7 @@ export interface RestartsOptions<M extends Movement> {
   readonly clock: Clock;
   readonly writer: MovementWriter<M>;
   readonly exposures: Exposures<M>;
-  readonly ending: Ending<M>;
+  readonly ending: MovementEnd<M>;
   readonly recorder: EventRecorder;
   readonly metrics: AgentMetrics;
   readonly logger: Logger;

@@ -1,7 +1,7 @@
 import { backoffMs } from '../../base/index.ts';
 import type { Movement } from '../movement.ts';
 import type { Memory } from './tracked-movements.ts';
-import type { Turns } from './agent-turns.ts';
+import type { AgentTurns } from './agent-turns.ts';
 
 /** Agents after the first few wait one step per rank, because a look costs a request. */
 const FIRST_FEW = 3;
@@ -14,11 +14,11 @@ const PAUSE_MAX_MS = 120_000;
  * double, up to minutes, and are longer for agents of higher rank. A thousand agents send hardly
  * more requests than one.
  */
-export class Targets<M extends Movement> {
-  readonly #turns: Turns<M>;
+export class RestoreTargets<M extends Movement> {
+  readonly #turns: AgentTurns<M>;
   readonly #memory: Memory<M>;
 
-  constructor(turns: Turns<M>, memory: Memory<M>) {
+  constructor(turns: AgentTurns<M>, memory: Memory<M>) {
     this.#turns = turns;
     this.#memory = memory;
   }

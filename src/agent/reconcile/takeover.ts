@@ -6,7 +6,7 @@ import { fieldsOf, type Movement, ownerOf, setOwner } from '../movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
 import type { Memory } from './tracked-movements.ts';
-import type { Turns } from './agent-turns.ts';
+import type { AgentTurns } from './agent-turns.ts';
 
 export interface TakeoverOptions<M extends Movement> {
   readonly direction: Direction<M>;
@@ -15,7 +15,7 @@ export interface TakeoverOptions<M extends Movement> {
   readonly takeoverMs: number;
   readonly writer: MovementWriter<M>;
   readonly roster: Roster;
-  readonly turns: Turns<M>;
+  readonly turns: AgentTurns<M>;
   readonly memory: Memory<M>;
   readonly metrics: AgentMetrics;
   readonly logger: Logger;

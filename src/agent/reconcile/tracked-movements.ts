@@ -1,4 +1,4 @@
-import type { Sighting } from './object-age.ts';
+import type { ObjectSighting } from './object-age.ts';
 import type { DataPath, MoverProgress } from './data-path.ts';
 import type { Movement } from '../movement.ts';
 import type { Slots } from './slots.ts';
@@ -64,9 +64,9 @@ export interface Tracked<M extends Movement> {
   /** When an exposure succeeded after failures; milliseconds of `performance.now()`. */
   madeAtMs: number | undefined;
   /** Age of the claim, by the time written in it. */
-  claimSeen: Sighting | undefined;
+  claimSeen: ObjectSighting | undefined;
   /** Age of the last pod, by UID. */
-  podSeen: Sighting | undefined;
+  podSeen: ObjectSighting | undefined;
   /** UID of the last pod on this node that is known to have ended before it was deleted. */
   endedPod: string | undefined;
   /** The waiting pod had started with its data before it was deleted. */

@@ -2,7 +2,7 @@ import type { Cache } from '../../kube/index.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf } from '../movement.ts';
 
 /** CRs by phase, and CRs being exposed. Updated by changes, because there may be thousands. */
-export class Counts {
+export class PhaseCounts {
   readonly #phases = new Map<string, number>();
   #exposing = 0;
 

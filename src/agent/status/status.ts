@@ -27,7 +27,7 @@ import {
 import { haveEnough } from '../reconcile/node-backlog.ts';
 import { exposuresLeast, exposuresOf } from '../node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving-agents.ts';
-import { isOurs, nobodyRuns, nobodyServes } from './unserved-movements.ts';
+import { isOurs, nobodyRuns, noAgentText } from './unserved-movements.ts';
 
 export interface MovementDescription {
   readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
@@ -241,7 +241,7 @@ class View {
       return `its finalizer: an agent is removing what was made for it`;
     }
     const group = this.#groupOf(movement);
-    if (!group) return nobodyServes(this.#world.groups, dataMoverOf(movement) || 'velero');
+    if (!group) return noAgentText(this.#world.groups, dataMoverOf(movement) || 'velero');
     const alive = this.#alive.get(group) ?? new Set();
     const owner = ownerOf(movement);
     if (owner !== undefined && !alive.has(owner)) {

@@ -34,7 +34,7 @@ export async function whyUnserved(
   const runs = (group: AgentGroup): boolean => alive.some((pod) => isAgentOf(group, pod));
   const [first] = serving;
   if (!first) {
-    return { waitsFor: nobodyServes(groups, datamover || 'velero'), isLasting: areAll };
+    return { waitsFor: noAgentText(groups, datamover || 'velero'), isLasting: areAll };
   }
   // Agents of Velero do not serve restores in place.
   const isOursAlone = datamover === IN_PLACE_MOVER;
@@ -54,7 +54,7 @@ export const isOurs = ({ isOwn, movers }: AgentGroup): boolean =>
 const HIDDEN = new Set(['', 'velero-fs', BLOCK_MOVER]);
 
 /** The missing condition of a CR if no agent serves its `spec.datamover`. */
-export function nobodyServes(groups: readonly AgentGroup[], mover: string): string {
+export function noAgentText(groups: readonly AgentGroup[], mover: string): string {
   if (groups.length === 0) {
     return 'a node-agent: there is no node-agent DaemonSet in this namespace';
   }

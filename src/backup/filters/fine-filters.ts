@@ -3,7 +3,7 @@ import type { KubeObject } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
 import { NameLists } from './name-lists.ts';
 import { type ResourceFinder, typeOf } from './resources.ts';
-import { MatchedFilter, type UnmatchedPart } from './unmatched.ts';
+import { MatchedFilter, type UnmatchedPart } from './unmatched-names.ts';
 
 /** A Kubernetes LabelSelector. */
 export interface FineSelector {

@@ -1,5 +1,5 @@
 import { CodedError, compileGlob } from '../../base/index.ts';
-import { namespacePatternError } from './lists-errors.ts';
+import { namespacePatternError } from './list-errors.ts';
 import { NameLists } from './name-lists.ts';
 
 /** Selects the namespaces of a backup. */

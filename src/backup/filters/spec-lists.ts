@@ -1,6 +1,6 @@
 import { messageOf } from '../../base/index.ts';
 import { assertLasting, type BackupSpec, type KubeClient, NAMESPACES } from '../../kube/index.ts';
-import { listErrors, namespaceListErrors, scopedListErrors } from './lists-errors.ts';
+import { listErrors, namespaceListErrors, scopedListErrors } from './list-errors.ts';
 import { usesOldLists } from './resources.ts';
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';

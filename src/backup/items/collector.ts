@@ -18,7 +18,7 @@ import {
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
-import { MatchedSelectors, UnmatchedNames } from '../filters/unmatched.ts';
+import { MatchedSelectors, UnmatchedNames } from '../filters/unmatched-names.ts';
 import { orderOf } from '../ordered-resources.ts';
 import type { BackupLog } from '../results.ts';
 import { ItemList } from './item-list.ts';

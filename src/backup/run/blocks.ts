@@ -5,7 +5,7 @@ import { idOf, type Item } from '../items/item.ts';
 import type { ItemList } from '../items/item-list.ts';
 import type { Spool } from '../items/spool.ts';
 import type { BackupLog } from '../results.ts';
-import type { BackedUp } from './backed-up.ts';
+import type { BackedUp } from './backed-up-items.ts';
 import type { BlockAction, ItemJournal, ResourceIdentifier } from './contract.ts';
 import type { BlockItem, ItemBackupper } from './item-backupper.ts';
 import { Lookahead, type ReadAhead } from './lookahead.ts';

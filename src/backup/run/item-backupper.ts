@@ -18,7 +18,7 @@ import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
 import { idOf, refOf } from '../items/item.ts';
 import type { BackupLog } from '../results.ts';
-import type { BackedUp } from './backed-up.ts';
+import type { BackedUp } from './backed-up-items.ts';
 import type {
   ArchiveFile,
   BackupAction,

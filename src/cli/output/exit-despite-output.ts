@@ -7,20 +7,20 @@ import { endProcess, isPosixLoaded, redact } from '../../base/index.ts';
  * waits forever to report that. A process that loaded koffi therefore ends without this step. The
  * kernel already has its output.
  */
-export function leaveDespiteOutput(): void {
+export function exitDespiteOutput(): void {
   // Node prints uncaught errors after this event, and so would never print them here.
   process.on('uncaughtExceptionMonitor', (error) => {
-    if (!isLeftHere() || process.listenerCount('uncaughtException') > 0) return;
+    if (!skipsFlushOfOutput() || process.listenerCount('uncaughtException') > 0) return;
     process.stderr.write(`${redact(inspect(error))}\n`);
   });
   process.once('exit', (code) => {
-    if (!isLeftHere()) return;
+    if (!skipsFlushOfOutput()) return;
     flushCompileCache();
     endProcess(code);
   });
 }
 
-function isLeftHere(): boolean {
+function skipsFlushOfOutput(): boolean {
   // Node writes profiles after this event.
   const isProfiled = process.execArgv.some((flag) => /^--(cpu|heap)-prof/.test(flag));
   return isPosixLoaded() && !isProfiled;

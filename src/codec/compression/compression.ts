@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import * as zlib from 'node:zlib';
 import { CodedError, giveBack, totalLength } from '../../base/index.ts';
-import type { Spans } from '../spans.ts';
+import type { Spans } from '../byte-spans.ts';
 import { decodeS2Stream } from './s2.ts';
 
 /** A compressor of Kopia: its name in policies, and its number in front of compressed bytes. */

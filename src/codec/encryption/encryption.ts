@@ -7,7 +7,7 @@ import {
   randomFillSync,
 } from 'node:crypto';
 import { asBuffer, assert, CodedError, giveBack, lookup, totalLength } from '../../base/index.ts';
-import type { Spans } from '../spans.ts';
+import type { Spans } from '../byte-spans.ts';
 import type { Kernels } from '../wasm/kernels.ts';
 import { type AeadName, type NativeAead, nativeAead } from './native-aead.ts';
 

@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { blake2s } from '@noble/hashes/blake2.js';
 import { blake3 } from '@noble/hashes/blake3.js';
 import { asBuffer, CodedError, lookup } from '../../base/index.ts';
-import type { Spans } from '../spans.ts';
+import type { Spans } from '../byte-spans.ts';
 import type { Kernels, StreamedMessage } from '../wasm/kernels.ts';
 
 /** The keyed hash that names contents. Each thread has its own. */

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { BUZHASH_TABLE } from '../splitter/buzhash-table.ts';
 import { assert } from '../../base/index.ts';
-import type { Spans } from '../spans.ts';
+import type { Spans } from '../byte-spans.ts';
 import type { SplitterSpec } from '../splitter/spec.ts';
 import {
   BLAKE2B_BLOCK,

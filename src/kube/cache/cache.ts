@@ -9,7 +9,7 @@ import {
 } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
-import { isUnauthorized } from '../client/answers.ts';
+import { isUnauthorized } from '../client/error-meaning.ts';
 import {
   endsInitialEvents,
   type KubeClient,

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
-import { meaningOf } from '../client/answers.ts';
+import { meaningOf } from '../client/error-meaning.ts';
 import type { KubeClient, ObjectRef } from '../client/client.ts';
 import { REFUSED_MS } from '../client/patience.ts';
 import { withOwnSignal } from './own-signal.ts';

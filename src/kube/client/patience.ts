@@ -1,7 +1,7 @@
 import { CodedError, isCode, retryOf, type RetryOptions, withRetry } from '../../base/index.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeObject } from '../api/core.ts';
-import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './answers.ts';
+import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './error-meaning.ts';
 
 /**
  * How long an answer that is `refused for now` is retried. Our choice: an API server fills its

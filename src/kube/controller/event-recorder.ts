@@ -8,7 +8,7 @@ import {
 } from '../../base/index.ts';
 import type { Event, KubeObject, NewObject } from '../api/core.ts';
 import { EVENTS } from '../api/resources.ts';
-import { meaningOf } from '../client/answers.ts';
+import { meaningOf } from '../client/error-meaning.ts';
 import type { KubeClient } from '../client/client.ts';
 
 export interface EventRecorderOptions {

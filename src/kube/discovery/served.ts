@@ -2,7 +2,7 @@ import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient } from '../client/client.ts';
-import { isStoreAway } from '../client/answers.ts';
+import { isStoreAway } from '../client/error-meaning.ts';
 import { isPassing } from '../client/errors.ts';
 
 /** A resource that a server reports. */

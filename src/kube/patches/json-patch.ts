@@ -1,5 +1,5 @@
 import { CodedError, lookup } from '../../base/index.ts';
-import { type Fields, isFields, isList, isSame, withField, withoutField } from './values.ts';
+import { type Fields, isFields, isList, isSame, withField, withoutField } from './json-values.ts';
 
 /** One step of a JSON patch (RFC 6902). */
 export interface PatchOperation {

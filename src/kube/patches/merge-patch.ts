@@ -1,5 +1,5 @@
 import { define, lookup } from '../../base/index.ts';
-import { isFields, isList, isSame } from './values.ts';
+import { isFields, isList, isSame } from './json-values.ts';
 
 /**
  * Applies a JSON merge patch (RFC 7386) like github.com/evanphx/json-patch v5.9.11 (MergePatch),

@@ -1,7 +1,7 @@
 import { CodedError, define, lookup } from '../../base/index.ts';
 import { PATCH_FAILED } from './json-patch.ts';
 import { type FieldRule, NO_RULES, type TypeRules, typeOfKind } from './merge-keys.ts';
-import { type Fields, goText, goTypeOf, isFields, isList, isSame } from './values.ts';
+import { type Fields, goText, goTypeOf, isFields, isList, isSame } from './json-values.ts';
 
 const DIRECTIVE = '$patch';
 const RETAIN_KEYS = '$retainKeys';

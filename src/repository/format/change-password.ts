@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf, type Secret } from '../../base/index.ts';
 import { type BlobStorage, hasBlob, type PutOptions } from '../../blob/index.ts';
-import { raced, takeTurn, type Turn } from './change-turn.ts';
+import { raced, takeTurn, type Turn } from './change-lock.ts';
 import {
   BLOBCFG_BLOB,
   type Format,

@@ -1,7 +1,7 @@
 import type { About, BackupLog } from '../../backup/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { FinishedRestoreItem, StartedRestoreOperation } from '../run/contract.ts';
-import { type RestoreRunOptions, runRestore } from '../run/run.ts';
+import { type RestoreRunOptions, runRestore } from '../run/run-restore.ts';
 import { NewKinds } from '../run/new-kinds.ts';
 import { RehearsedCluster } from './rehearsed-cluster.ts';
 import { isFields } from '../actions/fields.ts';

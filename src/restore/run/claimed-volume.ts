@@ -15,7 +15,7 @@ import {
   targetNamespace,
 } from '../../kube/index.ts';
 import type { BackedUpItems, DoneItem, ItemFile } from './contract.ts';
-import type { ItemNotes } from './existing.ts';
+import type { ItemNotes } from './existing-objects.ts';
 import { readItem } from './item-file.ts';
 
 /**

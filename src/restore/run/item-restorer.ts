@@ -31,7 +31,7 @@ import {
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
-import { type AfterCreation, finishCreated } from './after-creation.ts';
+import { type AfterCreation, finishCreated } from './finish-created.ts';
 import type {
   BackedUpItems,
   FinishedRestoreItem,
@@ -42,7 +42,7 @@ import type {
   RestoreSink,
   StartedRestoreOperation,
 } from './contract.ts';
-import { type ItemNotes, settleExisting } from './existing.ts';
+import { type ItemNotes, settleExisting } from './existing-objects.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
 import {
   settleNamedVolume,
@@ -62,13 +62,13 @@ import {
   statusOf,
   withLabels,
   withoutServersFields,
-} from './object-form.ts';
+} from './object-fields.ts';
 import { NEVER_RESTORED } from './plan.ts';
-import type { AsideItem, PutAside } from './put-aside.ts';
-import type { Restored } from './restored.ts';
+import type { RefusedItem, RefusedItems } from './refused-items.ts';
+import type { Restored } from './restored-items.ts';
 import type { RestoreSelection } from './selection.ts';
 import { ServerObjects } from './server-objects.ts';
-import { untilTrue } from './until-true.ts';
+import { untilTrue } from './wait-until.ts';
 import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
@@ -85,7 +85,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly backupObject?: Backup | undefined;
   readonly namespaces: RestoredNamespaces;
   readonly restored: Restored;
-  readonly aside: PutAside;
+  readonly aside: RefusedItems;
   readonly modifiers?: ResourceModifiers | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
@@ -143,7 +143,7 @@ interface Work {
 interface Way {
   readonly mustInclude: boolean;
   /** Set if the item was put aside. */
-  readonly before?: AsideItem | undefined;
+  readonly before?: RefusedItem | undefined;
 }
 
 /** Restores single items. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
@@ -182,7 +182,7 @@ export class ItemRestorer {
   }
 
   /** Retries an item that was put aside, and may put it aside again. */
-  async retry(before: AsideItem): Promise<void> {
+  async retry(before: RefusedItem): Promise<void> {
     const { file, mustInclude } = before;
     await this.#restoreFile(file, { mustInclude, before });
   }

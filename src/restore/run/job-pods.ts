@@ -12,7 +12,7 @@ import { CONTROLLER_LABELS } from '../actions/object-actions.ts';
 import { type Fields, fieldsAt, listAt, textOf } from '../actions/fields.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
-import { isCompleted } from './object-form.ts';
+import { isCompleted } from './object-fields.ts';
 import type { RestoreSelection } from './selection.ts';
 
 interface JobRef {

@@ -9,7 +9,7 @@ import { typeOf } from '../../backup/index.ts';
 import type { BackedUpItems, ItemFolder } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { NewKinds } from './new-kinds.ts';
-import type { Restored } from './restored.ts';
+import type { Restored } from './restored-items.ts';
 
 export interface KnownTypesOptions {
   readonly discovery: Pick<Discovery, 'find' | 'findIn'> & Partial<Pick<Discovery, 'failures'>>;

@@ -1,7 +1,7 @@
 import { isSameJson, type KubeObject, type Restore, targetNamespace } from '../../kube/index.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { pathOf, readItem } from './item-file.ts';
-import { withoutServersFields } from './object-form.ts';
+import { withoutServersFields } from './object-fields.ts';
 
 /**
  * Namespaces of the backup that map to the same target. If two items have the same type and name

@@ -3,7 +3,7 @@ import { type KubeClient, PODS, type Restore, targetNamespace } from '../../kube
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { jobOfPod, type JobPodOptions } from './job-pods.ts';
-import { isCompleted, isMadeBy, isMirrorPod } from './object-form.ts';
+import { isCompleted, isMadeBy, isMirrorPod } from './object-fields.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
 

@@ -14,15 +14,15 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
-import { subjectOf } from './after-run.ts';
+import { subjectOf } from './operation-subject.ts';
 import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
 import { type BackupRunSettings, BackupRuns } from './backup-runs.ts';
-import { RunsView } from '../runs/runs-view.ts';
+import { RunsView } from '../runs/watched-runs.ts';
 import type { ActionSessions, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
-import { cancelOperations } from '../operations/cancel.ts';
-import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { cancelOperations } from '../operations/cancel-operations.ts';
+import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { BACKUP_PHASES } from './phase-meanings.ts';
@@ -30,7 +30,7 @@ import { PhaseWriter } from './phase-writer.ts';
 import { planQueue, type QueueStep } from './queue.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
-import { UnderWayNotes } from './under-way.ts';
+import { UnderWayNotes } from './running-backups.ts';
 
 export interface BackupControllerOptions extends BackupRunSettings {
   readonly logger: Logger;

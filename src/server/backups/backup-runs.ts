@@ -24,20 +24,20 @@ import {
   SIGNED,
 } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import { withUntold } from '../operations/cancel.ts';
-import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { withUntold } from '../operations/cancel-operations.ts';
+import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
-import { patiently } from '../runs/patience.ts';
-import { type RunBeside, runBeside } from '../runs/run-beside.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import { patiently } from '../runs/bucket-retries.ts';
+import { type BackgroundRun, runInBackground } from '../runs/background-run.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 import { phaseOf } from './backup-kind.ts';
 import type { BackupMetrics } from './backup-metrics.ts';
-import { journalAnnotations } from '../runs/stored-tries.ts';
+import { journalAnnotations } from '../runs/journal-tries.ts';
 import { encryptionProblem, hasSecretPassword } from './buckets.ts';
 import type { BackupRunner } from './contract.ts';
 import type { LostBackups } from './lost-backups.ts';
 import type { PhaseWriter } from './phase-writer.ts';
-import type { UnderWayNotes } from './under-way.ts';
+import type { UnderWayNotes } from './running-backups.ts';
 
 /** Settings of backup runs, the same in every term as leader. */
 export interface BackupRunSettings {
@@ -78,7 +78,7 @@ const REST_NS = 10n * SECOND_NS;
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
 
-interface Task extends RunBeside {
+interface Task extends BackgroundRun {
   readonly uid: string;
   /** Whether its Backup was deleted. */
   hasVanished: boolean;
@@ -155,7 +155,7 @@ export class BackupRuns {
     const key = keyOf(backup.metadata);
     const { uid } = backup.metadata;
     this.#resting.delete(uid);
-    const run = runBeside({
+    const run = runInBackground({
       make: (abort) => this.#make(backup, abort),
       // The user may have canceled it while no server led.
       isCanceled: isCanceled(backup),

@@ -14,7 +14,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 import { phaseOf } from './backup-kind.ts';
 
 /** A DeleteBackupRequest, as `velero backup delete` creates it. */

@@ -12,23 +12,23 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 import { phaseOf, statusOf } from './backup-kind.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import {
   endLeftRun,
   isUnended,
-  type LeftRun,
+  type UnfinishedRun,
   ownerOf,
-  readLeftRun,
+  readUnfinishedRun,
   removeEndedJournal,
-} from './run/left-run.ts';
-import { cancelMovements } from '../operations/cancel.ts';
-import { patiently } from '../runs/patience.ts';
+} from './run/unfinished-run.ts';
+import { cancelMovements } from '../operations/cancel-operations.ts';
+import { patiently } from '../runs/bucket-retries.ts';
 import { PlaceTurns } from '../place-turns.ts';
-import { patientClient } from '../runs/while-away.ts';
+import { patientClient } from '../runs/api-outage.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
-import type { NotedBackup, UnderWayNotes } from './under-way.ts';
+import type { NotedBackup, UnderWayNotes } from './running-backups.ts';
 
 export interface LostBackupsOptions {
   readonly client: KubeClient;
@@ -93,7 +93,7 @@ const TRYING_MS = 30 * 60_000;
 const PATIENCE_MS = 60_000;
 /** Delay while it is unclear whether a user has deleted the Backup. */
 const UNSURE_MS = 5 * 60_000;
-const NOTHING: LeftRun = { operations: [], snapshots: [], unknownSnapshots: [], frozen: [] };
+const NOTHING: UnfinishedRun = { operations: [], snapshots: [], unknownSnapshots: [], frozen: [] };
 
 /**
  * Ends backups that were deleted before their end. Cancels their operations, and removes their
@@ -228,7 +228,7 @@ export class LostBackups {
       const { bucket } = opened;
       if (['Failed', 'Deleting'].includes(phaseOf(given))) {
         const { client, logger, assertLeading } = this.#options;
-        const left = await readLeftRun({ bucket, backup, logger, signal });
+        const left = await readUnfinishedRun({ bucket, backup, logger, signal });
         if (isUnended(left)) await this.#end(backup, left, signal);
         await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
       }
@@ -295,7 +295,7 @@ export class LostBackups {
       return;
     }
     const left = opened
-      ? await readLeftRun({ bucket: opened.bucket, backup, logger, signal })
+      ? await readUnfinishedRun({ bucket: opened.bucket, backup, logger, signal })
       : NOTHING;
     // Its data movements are owned by the Backup and are deleted with it.
     await this.#end(backup, left, signal, lost.thawed);
@@ -323,7 +323,7 @@ export class LostBackups {
 
   async #end(
     backup: Backup,
-    left: LeftRun,
+    left: UnfinishedRun,
     signal: AbortSignal,
     thawed?: Set<string>,
   ): Promise<void> {

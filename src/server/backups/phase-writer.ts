@@ -8,7 +8,7 @@ import {
   Stopwatch,
 } from '../../base/index.ts';
 import { type Backup, isPassing } from '../../kube/index.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 
 export interface PhaseWriterOptions {
   readonly backups: RunsView<Backup>;

@@ -21,17 +21,17 @@ import { isAbout } from '../backups/deletion-requests.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
-import { SideWork } from '../side-work.ts';
-import { AskedBackups, type AskedBackupsOptions } from './asked-backups.ts';
-import { Attempts } from './attempts.ts';
+import { BackgroundWork } from '../background-work.ts';
+import { RequestedBackups, type RequestedBackupsOptions } from './requested-backups.ts';
+import { DeletionFailures } from './deletion-failures.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
 import type { DeletionMetrics } from './deletion-metrics.ts';
-import type { DeletionRequest } from './refusal.ts';
-import { NamedSnapshots } from './other-backups.ts';
+import type { DeletionRequest } from './deletion-request.ts';
+import { NamedSnapshots } from './snapshots-of-other-backups.ts';
 import { REQUESTS, RequestWriter } from './request-writer.ts';
 
 export interface DeletionControllerOptions
-  extends DeletionTools, Pick<AskedBackupsOptions, 'isMadeHere' | 'endingMsMax'> {
+  extends DeletionTools, Pick<RequestedBackupsOptions, 'isMadeHere' | 'endingMsMax'> {
   readonly host: string;
   readonly registry?: Registry;
   readonly metrics: DeletionMetrics;
@@ -92,7 +92,7 @@ class DeletionRun {
   readonly #assertLeading: () => void;
   readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
   readonly #writer: RequestWriter;
-  readonly #backups: AskedBackups;
+  readonly #backups: RequestedBackups;
   /** Limits by location. */
   readonly #places = new Map<string, Limiter>();
   readonly #named = new NamedSnapshots();
@@ -105,7 +105,7 @@ class DeletionRun {
     this.#assertLeading = assertLeading;
     const lead = { ...options, assertLeading, signal };
     this.#writer = new RequestWriter(lead);
-    this.#backups = new AskedBackups(lead);
+    this.#backups = new RequestedBackups(lead);
     this.#requests = new WatchedKind({
       ...options,
       name: 'backup-deletion',
@@ -263,7 +263,7 @@ class DeletionRun {
         own.abort(late);
       }, DELETION_MS_MAX);
       const note = this.#writer.newNote(request);
-      const attempts = new Attempts({
+      const attempts = new DeletionFailures({
         logger,
         backup: name,
         signal: own.signal,
@@ -306,7 +306,7 @@ class DeletionRun {
   async #finish(
     key: string,
     request: DeletionRequest | undefined,
-    ended: NonNullable<ReturnType<SideWork<Ended | undefined>['ended']>>,
+    ended: NonNullable<ReturnType<BackgroundWork<Ended | undefined>['ended']>>,
   ): Promise<Result | undefined> {
     if ('error' in ended) {
       this.#requests.work.forget(key);

@@ -18,31 +18,31 @@ import {
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
-import { readLeftRun } from '../backups/run/left-run.ts';
+import { readUnfinishedRun } from '../backups/run/unfinished-run.ts';
 import {
   nativeSnapshotsOf,
   type StoredSnapshot,
   storedSnapshotsIn,
   type StoredSnapshotsOptions,
 } from '../backups/stored-snapshots.ts';
-import type { Attempts } from './attempts.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
 import type {
   DeleteAction,
   DeletionSession,
   DeletionSessions,
   ForgetSnapshots,
 } from './contract.ts';
-import { type ForeignData, HeldData, type KeptSnapshot } from './held-data.ts';
+import { type ForeignData, HeldData, type KeptSnapshot } from './snapshot-references.ts';
 import { deleteKept, deleteLeftSnapshots, snapshotsInUse } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
-import { Movers } from './movers.ts';
+import { RunningMovers } from './running-movers.ts';
 import { deleteNative } from './native-snapshots.ts';
-import { csiKey, type NamedSnapshots, OtherBackups } from './other-backups.ts';
-import { OwnSnapshots } from './own-snapshots.ts';
+import { csiKey, type NamedSnapshots, OtherBackups } from './snapshots-of-other-backups.ts';
+import { OwnSnapshots } from './snapshots-by-tag.ts';
 import { neverBegan, type Ownership, ownershipOf, STORED_UID, wasStored } from './ownership.ts';
 import { deleteEndedInPlace, deleteRestores, type FoundRestore, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
-import { CALL_MS_MAX, within } from './within.ts';
+import { CALL_MS_MAX, within } from './call-time-limit.ts';
 
 export interface DeletionTools {
   readonly client: KubeClient;
@@ -65,7 +65,7 @@ export interface DeletionTools {
 export interface DeletionOptions extends DeletionTools {
   /** In phase `Deleting`. */
   readonly backup: Backup;
-  readonly attempts: Attempts;
+  readonly attempts: DeletionFailures;
   readonly known: NamedSnapshots;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -201,7 +201,7 @@ class Deletion {
   async #deleteData(owner: Ownership): Promise<void> {
     const { attempts, client, backup, assertLeading, signal, endingMs } = this.#options;
     const isOwner = owner.kind === 'own' || owner.kind === 'unknown';
-    const movers = new Movers({ client, backup, isOwner, assertLeading, signal }, endingMs);
+    const movers = new RunningMovers({ client, backup, isOwner, assertLeading, signal }, endingMs);
     const what = 'error deleting moved snapshot data';
     await attempts.attempt(what, () => movers.end());
     const own = this.#ownSnapshots(owner);
@@ -322,7 +322,7 @@ class Deletion {
   async #readJournal(uid: string, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
     const left = await attempts.attempt("error getting backup's volume snapshots", () =>
-      readLeftRun({ bucket: this.#bucket, backup: withUid(backup, uid), logger, signal }),
+      readUnfinishedRun({ bucket: this.#bucket, backup: withUid(backup, uid), logger, signal }),
     );
     const found = await this.#ownNative(storedSnapshotsIn(left?.snapshots ?? []), own);
     if (found.length === 0) return;
@@ -445,7 +445,12 @@ class Deletion {
       "error getting backup's volume snapshots",
       async () => {
         // A failed run may have stored no list of them.
-        const left = await readLeftRun({ bucket: this.#bucket, backup: asStored, logger, signal });
+        const left = await readUnfinishedRun({
+          bucket: this.#bucket,
+          backup: asStored,
+          logger,
+          signal,
+        });
         return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
       },
     );

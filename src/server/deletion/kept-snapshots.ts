@@ -17,14 +17,14 @@ import {
   type VolumeSnapshotContent,
   waitFor,
 } from '../../kube/index.ts';
-import type { Attempts } from './attempts.ts';
-import { type KeptSnapshot } from './held-data.ts';
-import { csiKey } from './other-backups.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
+import { type KeptSnapshot } from './snapshot-references.ts';
+import { csiKey } from './snapshots-of-other-backups.ts';
 
 export interface KeptOptions {
   readonly client: KubeClient;
   readonly backup: Backup;
-  readonly attempts: Attempts;
+  readonly attempts: DeletionFailures;
   readonly logger: Logger;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;

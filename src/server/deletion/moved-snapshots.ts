@@ -2,9 +2,9 @@ import { CodedError, isCode, type Logger } from '../../base/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
 import { loadRepositoryAccess } from '../../repository-access/index.ts';
-import type { Attempts } from './attempts.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
 import type { ForgetSnapshots } from './contract.ts';
-import { within } from './within.ts';
+import { within } from './call-time-limit.ts';
 
 /** Time limit for one repository. Our choice: the largest index loads in minutes. */
 const FORGETTING_MS_MAX = 60 * 60_000;
@@ -21,7 +21,7 @@ export interface RepositoryPlace {
 export interface ForgetOptions extends RepositoryPlace {
   readonly forget: ForgetSnapshots;
   readonly mayForget: Parameters<ForgetSnapshots>[2]['mayForget'];
-  readonly attempts: Attempts;
+  readonly attempts: DeletionFailures;
   readonly logger: Logger;
   readonly backup: string;
   readonly assertLeading: () => void;

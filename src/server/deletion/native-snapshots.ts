@@ -5,13 +5,13 @@ import {
   type StoredSnapshot,
   type StoredSnapshotsOptions,
 } from '../backups/stored-snapshots.ts';
-import type { Attempts } from './attempts.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
 import type { DeletionSession } from './contract.ts';
-import { CALL_MS_MAX, within } from './within.ts';
+import { CALL_MS_MAX, within } from './call-time-limit.ts';
 
 export interface NativeOptions {
   readonly backup: Backup;
-  readonly attempts: Attempts;
+  readonly attempts: DeletionFailures;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly logger: Logger;
   readonly assertLeading: () => void;

@@ -9,7 +9,7 @@ import {
   type Resource,
   validLabel,
 } from '../../kube/index.ts';
-import type { DeletionRequest } from './refusal.ts';
+import type { DeletionRequest } from './deletion-request.ts';
 
 /** Minimum time between two notes. Each note wakes every watcher of the request. */
 const WORD_MS = 30_000;

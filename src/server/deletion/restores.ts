@@ -15,7 +15,7 @@ import {
 } from '../../kube/index.ts';
 import type { OpenBucket } from '../backups/contract.ts';
 import { hasBegun } from '../restores/restore-kind.ts';
-import type { Attempts } from './attempts.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
 
 /** The fields of a Restore that a deletion reads. */
 interface Restore extends KubeObject {
@@ -135,7 +135,7 @@ export async function deleteRestores(
     readonly client: KubeClient;
     /** Opens the bucket of the backup for one Restore. */
     readonly open: (restore: FoundRestore) => Promise<OpenBucket>;
-    readonly attempts: Attempts;
+    readonly attempts: DeletionFailures;
     readonly assertLeading: () => void;
     readonly signal: AbortSignal;
   },

@@ -8,16 +8,16 @@ import {
 import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import type { Resolved } from '../../backup/index.ts';
 import type { Backup, KubeObject } from '../../kube/index.ts';
-import type { Attempts } from './attempts.ts';
+import type { DeletionFailures } from './deletion-failures.ts';
 import type { DeleteAction } from './contract.ts';
-import { CALL_MS_MAX, within } from './within.ts';
+import { CALL_MS_MAX, within } from './call-time-limit.ts';
 
 export interface ItemPass {
   readonly backup: Backup;
   /** Compressed. The caller owns it. */
   readonly tarball: ScratchFile;
   readonly actions: readonly Resolved<DeleteAction>[];
-  readonly attempts: Attempts;
+  readonly attempts: DeletionFailures;
   readonly signal: AbortSignal;
   /** Types of items that `onItem` receives, too. */
   readonly types: ReadonlySet<string>;

@@ -24,9 +24,9 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
-import type { DeletionRequest } from '../deletion/refusal.ts';
+import type { DeletionRequest } from '../deletion/deletion-request.ts';
 import type { ServerController } from '../server.ts';
-import { LastLook } from './last-look.ts';
+import { LastLook } from './last-pass.ts';
 import {
   type Expired,
   EXPIRED_AT_SYNC,
@@ -35,7 +35,7 @@ import {
   type FailureReason,
   failureOf,
   isNotedByWrongClock,
-} from './verdict.ts';
+} from './failure-label.ts';
 
 export interface ExpiryControllerOptions {
   readonly client: KubeClient;

@@ -1,6 +1,6 @@
 import { BoundedList, type Clock, type Logger, rfc3339Seconds } from '../../base/index.ts';
 import { type About, type BackupLog, Results } from '../../backup/index.ts';
-import { FINALIZING, type LogLine } from './failures.ts';
+import { FINALIZING, type LogLine } from './operation-results.ts';
 
 /** Lines that a finalizer adds to one log. Our choice: more than anybody reads. */
 const LINES_MAX = 10_000;

@@ -1,6 +1,6 @@
 import type { KubeObject, Resource } from '../../kube/index.ts';
 import type { Subject } from '../../item-operations/index.ts';
-import { isJournalSealed } from '../runs/stored-tries.ts';
+import { isJournalSealed } from '../runs/journal-tries.ts';
 
 /** A Backup or a Restore with the fields that operations and finalizers need. */
 export interface Followed extends KubeObject {

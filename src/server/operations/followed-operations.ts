@@ -25,10 +25,10 @@ import { PlaceTurns } from '../place-turns.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
-import { cancelOperations } from './cancel.ts';
+import { cancelOperations } from './cancel-operations.ts';
 import type { OperationGauge, OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
-import { type AskingSession, SessionAsker } from './session-asker.ts';
+import { type AskingSession, PluginProgress } from './plugin-progress.ts';
 
 /**
  * Time limit of an action. `askedNs` is the object's own limit for all operations, as in Velero.
@@ -63,7 +63,7 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   /** Whether the operations must be canceled. If undefined, another controller cancels them. */
   readonly isCanceled?: (object: T) => boolean;
   /** Called, perhaps repeatedly, if a waiting object is deleted, even without plugins. */
-  readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
+  readonly whenDeleted?: (object: T, asker: PluginProgress) => Promise<void>;
   /**
    * Called before an object that could not be followed is ended. Returns text to append to its
    * `failureReason`.
@@ -98,7 +98,7 @@ const AWAY_NS = HOUR_NS;
 /** State of a waiting object in this process. */
 interface Known {
   readonly uid: string;
-  readonly asker: SessionAsker;
+  readonly asker: PluginProgress;
   isReloaded: boolean;
   /** The object is canceled, and so are all its operations. */
   isTold: boolean;
@@ -239,7 +239,7 @@ export class FollowedOperations<T extends Followed> {
   #knownOf(key: string, object: T): Known {
     const known = this.#known.get(key);
     if (known) return known;
-    const asker = new SessionAsker(() => this.#options.open(object));
+    const asker = new PluginProgress(() => this.#options.open(object));
     const uid = object.metadata.uid;
     const made: Known = { uid, asker, isReloaded: false, isTold: false, away: undefined };
     this.#known.set(key, made);

@@ -8,7 +8,7 @@ import {
   type Round,
 } from '../../item-operations/index.ts';
 import { isWaiting, type KubeClient } from '../../kube/index.ts';
-import { type Change, changeOf } from './change.ts';
+import { type Change, changeOf } from './status-change.ts';
 import { type Followed, type FollowedKind, phaseIn, subjectIn } from './followed-kind.ts';
 
 export interface StepOptions {

@@ -12,7 +12,7 @@ import {
 } from './layout.ts';
 import { footerOf, outagesOf, type PageOptions } from './overview.ts';
 import type { RunRow } from './rows.ts';
-import { signatureOf } from './trust.ts';
+import { signatureOf } from './signatures.ts';
 import type { World } from './view.ts';
 import {
   countsText,

@@ -8,7 +8,7 @@ import {
   Secret,
 } from '../../base/index.ts';
 import type { Access, Verdict } from './access.ts';
-import { type Answer, away, notFound, ok, plain, redirect } from './answer.ts';
+import { type Answer, away, notFound, ok, plain, redirect } from './responses.ts';
 import { backupDocument } from './backup-page.ts';
 import { sendDownload, SILENT_MS } from './files/download.ts';
 import { FilesHandler, type FilesOptions } from './files/files-handler.ts';

@@ -3,7 +3,7 @@ import { CALENDAR_DAYS, type CalendarDay, calendarOf } from './calendar.ts';
 import { type Html, html, named } from './html.ts';
 import { documentOf, moreOf, numberText, rateOf, runPath, signOf, timeOf } from './layout.ts';
 import { listingPath, type ListingQuery } from './listing.ts';
-import { isMoving, movingSections, totalsOf } from './moving.ts';
+import { isMoving, movingSections, totalsOf } from './volume-rows.ts';
 import { type Problem, problemsOf } from './problems.ts';
 import type { RunRow } from './rows.ts';
 import type { RunMessages } from './run-parts.ts';
@@ -14,7 +14,7 @@ import {
   restoresSection,
   schedulesSection,
 } from './tables.ts';
-import { wrongCount } from './trust.ts';
+import { wrongCount } from './signatures.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
 

@@ -14,7 +14,7 @@ import {
   tableOf,
 } from './layout.ts';
 import { pageOf } from './listing.ts';
-import { bytesText, totalsOf } from './moving.ts';
+import { bytesText, totalsOf } from './volume-rows.ts';
 import type { Counts, RunRow } from './rows.ts';
 import { pagesOf } from './tables.ts';
 import type { World } from './view.ts';

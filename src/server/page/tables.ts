@@ -12,7 +12,7 @@ import {
 } from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
 import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
-import { signatureOf, signaturesOf } from './trust.ts';
+import { signatureOf, signaturesOf } from './signatures.ts';
 import type { World } from './view.ts';
 import { repositoryKey } from './volumes.ts';
 

@@ -30,7 +30,7 @@ import {
   type RunRow,
   type ScheduleRow,
 } from './rows.ts';
-import type { LocationTrust, TrustSource } from './trust.ts';
+import type { LocationTrust, TrustSource } from './signatures.ts';
 import type { VolumeSource, VolumesNow } from './volumes.ts';
 
 export interface PageViewOptions {

@@ -12,8 +12,8 @@ import {
   isPassingAnswer,
   type KubeObject,
 } from '../../kube/index.ts';
-import { attemptedAt, CONNECTED, connectionOf, placeIn } from './connected-to.ts';
-import { isHeld } from './password-change/hold.ts';
+import { attemptedAt, CONNECTED, connectionOf, placeIn } from './connection-annotation.ts';
+import { isHeld } from './password-change/repository-lock.ts';
 import { type Preparation, Preparations, type PreparationsOptions } from './preparations.ts';
 import { repositoryConfigOf } from './repository-config.ts';
 import { annotate, type RepositoryWriter } from './repository-writer.ts';

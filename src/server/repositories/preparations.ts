@@ -12,7 +12,7 @@ import type { BlobStorage } from '../../blob/index.ts';
 import { parseBackupStorageLocation, retentionOf, type StorageKind } from '../../config/index.ts';
 import type { BackupRepository, KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
-import { isReadOnlyLocation, placeIn } from './connected-to.ts';
+import { isReadOnlyLocation, placeIn } from './connection-annotation.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
 import { prepareRepository, readOnly } from './prepare.ts';
 import { fullIntervalNs } from './repository-config.ts';

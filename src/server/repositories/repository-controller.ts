@@ -22,13 +22,13 @@ import {
 import { PASSWORD_KEY, passwordIn, verificationOf } from '../../repository-access/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
-import { isReadOnlyLocation } from './connected-to.ts';
+import { isReadOnlyLocation } from './connection-annotation.ts';
 import { type ConnectionOptions, Connections } from './connection.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
 import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
-import { frequencyOf, outlineOf } from './maintenance/outline.ts';
-import { overdueSeconds } from './maintenance/plan.ts';
+import { frequencyOf, outlineOf } from './maintenance/job-outline.ts';
+import { overdueSeconds } from './maintenance/maintenance-plan.ts';
 import { ensurePasswordSecret, WELL_KNOWN_REMEDY } from './password-secret.ts';
 import { type DescribedRepository, RepositoryMetrics } from './repository-metrics.ts';
 import { RepositoryWriter } from './repository-writer.ts';

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { RestoreArchive } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
-import { areSealed } from '../runs/stored-tries.ts';
+import { areSealed } from '../runs/journal-tries.ts';
 
 /**
  * The after-run file: work that the run of a restore leaves to the controllers after it. The file

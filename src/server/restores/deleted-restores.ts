@@ -4,7 +4,7 @@ import { refusesWrites } from '../../blob/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import { isUnderWay, type Restore } from '../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { hasBegun, phaseOf } from './restore-kind.ts';

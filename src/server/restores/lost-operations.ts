@@ -1,7 +1,7 @@
 import { countsOf, type Operation } from '../../item-operations/index.ts';
 import { partialPhase, type Restore } from '../../kube/index.ts';
-import { type Change, changeOf } from '../operations/change.ts';
-import type { LogLine } from '../operations/failures.ts';
+import { type Change, changeOf } from '../operations/status-change.ts';
+import type { LogLine } from '../operations/operation-results.ts';
 import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
 
 /**

@@ -1,6 +1,6 @@
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
 import type { Restore } from '../../kube/index.ts';
-import { failureLines, type LogLine } from '../operations/failures.ts';
+import { failureLines, type LogLine } from '../operations/operation-results.ts';
 import { lostLines } from './lost-operations.ts';
 
 /**

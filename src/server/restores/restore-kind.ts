@@ -1,6 +1,6 @@
 import { isNew, type Resource, type Restore, RESTORES } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import { isJournalSealed } from '../runs/stored-tries.ts';
+import { isJournalSealed } from '../runs/journal-tries.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
 
 /** Typed with the fields that this server reads. */

@@ -9,13 +9,13 @@ import {
 import type { OperationMap } from '../../item-operations/index.ts';
 import { keyOf, type Restore } from '../../kube/index.ts';
 import type { RestoreProgress } from '../../restore/index.ts';
-import { withUntold } from '../operations/cancel.ts';
-import { endingSignal } from '../runs/ending.ts';
-import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { withUntold } from '../operations/cancel-operations.ts';
+import { endingSignal } from '../runs/cancel-signal.ts';
+import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
-import { patiently } from '../runs/patience.ts';
-import { type RunBeside, runBeside } from '../runs/run-beside.ts';
-import type { RunsView } from '../runs/runs-view.ts';
+import { patiently } from '../runs/bucket-retries.ts';
+import { type BackgroundRun, runInBackground } from '../runs/background-run.ts';
+import type { RunsView } from '../runs/watched-runs.ts';
 import { type DeletedRestores, isDeleted } from './deleted-restores.ts';
 import type { RestoreLocations } from './locations.ts';
 import { UNPUBLISHED } from './restore-kind.ts';
@@ -47,7 +47,7 @@ const PROGRESS_PATIENCE_MS = 10_000;
 /** Time limit for finding the work of a canceled restore. Our choice: a user waits. */
 const FOUND_MS = 30_000;
 
-interface Task extends RunBeside {
+interface Task extends BackgroundRun {
   readonly key: string;
 }
 
@@ -91,7 +91,7 @@ export class RestoreRuns {
     const { restores, turns, logger, signal, onRefused, onOver } = this.#options;
     const { uid, name } = restore.metadata;
     const key = keyOf(restore.metadata);
-    const run = runBeside({
+    const run = runInBackground({
       make: (abort) => this.#make(restore, { ...options, turn, signal: abort }),
       leaving: signal,
       onFailed: (error) => {

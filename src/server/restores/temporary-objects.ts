@@ -8,7 +8,7 @@ import {
   type Result,
   validLabel,
 } from '../../kube/index.ts';
-import { Sweep } from '../sweep.ts';
+import { PeriodicPass } from '../periodic-pass.ts';
 import { phaseOf } from './restore-kind.ts';
 
 /** Velero: pkg/apis/velero/v1/labels_annotations.go. */
@@ -71,7 +71,7 @@ export interface TemporaryObjectsOptions extends RemovalOptions {
  * Removes temporary objects that failed, canceled, deleted or killed runs have left. Runs every
  * hour and after each restore.
  */
-export class TemporaryObjects extends Sweep {
+export class TemporaryObjects extends PeriodicPass {
   readonly #options: TemporaryObjectsOptions;
 
   /** Call {@link look} when a Restore has ended or is deleted. */

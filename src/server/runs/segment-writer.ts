@@ -1,8 +1,8 @@
 import { CodedError, type Logger, randomHex, Semaphore } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { patiently } from './patience.ts';
+import { patiently } from './bucket-retries.ts';
 import { encodeSegment, type SegmentParts } from './segment.ts';
-import { keyOf, type Try } from './stored-tries.ts';
+import { keyOf, type Try } from './journal-tries.ts';
 
 export interface SegmentLimits {
   /** A segment is stored at this size, uncompressed. */

@@ -23,7 +23,7 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
-import { versionOf } from '../runs/runs-view.ts';
+import { versionOf } from '../runs/watched-runs.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';

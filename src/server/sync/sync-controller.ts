@@ -28,7 +28,7 @@ import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts
 import { isSettledSoon } from '../locations/location-checks.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
-import { SideWork } from '../side-work.ts';
+import { BackgroundWork } from '../background-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
 import { BackupLocks } from './backup-locks.ts';
 import { SyncMemory } from './sync-memory.ts';
@@ -107,7 +107,7 @@ class SyncRun {
   readonly #locations: Cache<BackupStorageLocation>;
   readonly #events: EventRecorder;
   readonly #places: Limiter = createLimiter(AT_ONCE);
-  readonly #work: SideWork<SyncReport | undefined>;
+  readonly #work: BackgroundWork<SyncReport | undefined>;
   readonly #known = new Map<string, Known>();
 
   constructor(options: SyncControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -122,7 +122,7 @@ class SyncRun {
       resource: BACKUP_STORAGE_LOCATIONS,
       scope: { namespace },
     });
-    this.#work = new SideWork((key) => {
+    this.#work = new BackgroundWork((key) => {
       this.#ended(key);
     });
   }

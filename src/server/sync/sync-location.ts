@@ -26,9 +26,9 @@ import {
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
-import { hasExpired } from '../expiry/verdict.ts';
-import { judgeMissing, missingBackups } from './orphans.ts';
-import { isSamePlace, placeOf, SYNCED_PLACE } from './place.ts';
+import { hasExpired } from '../expiry/failure-label.ts';
+import { judgeMissing, missingBackups } from './missing-backups.ts';
+import { isSamePlace, placeOf, SYNCED_PLACE } from './synced-location.ts';
 import type { SyncMemory } from './sync-memory.ts';
 import {
   isPodVolumeBackupOver,

@@ -18,7 +18,7 @@ import {
   VELERO_GROUP,
 } from '../../kube/index.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
-import { EXPIRED_AT_SYNC } from '../expiry/verdict.ts';
+import { EXPIRED_AT_SYNC } from '../expiry/failure-label.ts';
 
 /** Label that selects the backups of a location. */
 export const LOCATION_LABEL = 'velero.io/storage-location';

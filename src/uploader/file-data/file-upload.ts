@@ -14,7 +14,7 @@ import {
 import { type DirectoryEntry, type Policy, type PolicyTree } from '../../snapshot/index.ts';
 import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
-import { Holes } from './hole-reports.ts';
+import { HoleReports } from './hole-reports.ts';
 import { isOwnTrouble } from '../upload/directories-ahead.ts';
 import type { SourceEntry } from '../listing/listing.ts';
 
@@ -128,7 +128,7 @@ export class FileUpload {
   readonly #hasher: HashBatcher;
   readonly #small: SmallFiles;
   readonly #streams: Semaphore;
-  readonly #holes = new Holes();
+  readonly #holes = new HoleReports();
   readonly #streamSlabs: Semaphore;
   /** Slabs for an open chunk of one stream. */
   readonly #slabsPerStream: number;

@@ -10,7 +10,7 @@ import { pinnedPath } from '../../base/index.ts';
 const RELIABLE: readonly number[] = [0xef53, 0x58_46_53_42, 0x01_02_19_94];
 
 /** Whether a file system's reports of holes are reliable. Checked once for each. */
-export class Holes {
+export class HoleReports {
   readonly #isReliable = new Map<number, boolean>();
 
   /** `device` is the file's, from stat. */

@@ -8,7 +8,7 @@ import {
 } from '../../repository/index.ts';
 import { readRangeInto } from '../../volume-files/index.ts';
 import { openForDirectReads } from './direct-reads.ts';
-import { Holes } from '../file-data/hole-reports.ts';
+import { HoleReports } from '../file-data/hole-reports.ts';
 import type { FilePieces } from './file-pieces.ts';
 import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 
@@ -62,7 +62,7 @@ export class FileComparer {
   readonly #signal: AbortSignal;
   readonly #events: ComparisonEvents;
   readonly #fetched = new Semaphore(FETCHED_MAX);
-  readonly #holes = new Holes();
+  readonly #holes = new HoleReports();
   /**
    * Content id of this many zeros. Hashing zeros costs as much as reading them, and volumes have
    * millions of holes of one length.

@@ -29,7 +29,7 @@ import type {
   WriteBudget,
 } from './in-place-report.ts';
 import { RangeComparer } from './range-comparer.ts';
-import { asMixture } from './mixture.ts';
+import { asPartlyWritten } from './partly-written-error.ts';
 import { type RemoveRules, removeTree } from './remove-tree.ts';
 import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
@@ -381,7 +381,7 @@ export class FilesInPlace implements InPlaceEntries {
       await file.close();
     } catch (error) {
       await file.close().catch(() => undefined);
-      throw asMixture(error);
+      throw asPartlyWritten(error);
     }
   }
 

@@ -13,8 +13,8 @@ import {
 } from '../restore/restore-report.ts';
 import { TargetDirectory } from '../restore/target-directory.ts';
 import { FilesInPlace } from './files-in-place.ts';
-import { assertRestorable, assertRoom } from './before-changes.ts';
-import { Guard } from './guard.ts';
+import { assertRestorable, assertRoom } from './preconditions.ts';
+import { Guard } from './open-files-guard.ts';
 import {
   type InPlaceCounters,
   type InPlaceOptions,

@@ -10,8 +10,8 @@ import { RestoreWriter } from '../restore/restore-writer.ts';
 import { FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';
 import { FilePieces } from './file-pieces.ts';
-import { asMixture } from './mixture.ts';
-import { Guard } from './guard.ts';
+import { asPartlyWritten } from './partly-written-error.ts';
+import { Guard } from './open-files-guard.ts';
 import {
   type InPlaceCounters,
   type InPlaceOptions,
@@ -76,7 +76,7 @@ export async function restoreBlocksInPlace(
           counters.isFlushing = true;
           await volume.handle.sync();
         } catch (error) {
-          throw asMixture(error);
+          throw asPartlyWritten(error);
         }
       }
     }

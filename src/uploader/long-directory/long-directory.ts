@@ -14,7 +14,7 @@ import {
 } from '../listing/listing.ts';
 import { listLong } from './long-listing.ts';
 import type { OpenDirectory } from '../upload/open-tree.ts';
-import { Outcomes, withDone } from '../upload/entry-outcomes.ts';
+import { EntryOutcomes, withDone } from '../upload/entry-outcomes.ts';
 import { PreviousEntries } from '../listing/previous-entries.ts';
 import { PreviousStream } from './previous-stream.ts';
 import { relativePath, type Started, type Visit } from '../upload/directory-visit.ts';
@@ -59,7 +59,7 @@ export async function visitLong(
     warnOfName(visit, path);
   });
   let canceled = false;
-  let waiting: Outcomes | undefined;
+  let waiting: EntryOutcomes | undefined;
   open.writer = writer;
   const writeOut = async (): Promise<void> => {
     if (!waiting) return;
@@ -93,7 +93,7 @@ export async function visitLong(
           recorded,
         })),
       );
-      const outcomes = new Outcomes();
+      const outcomes = new EntryOutcomes();
       open.outcomes.add(outcomes);
       const previous = new PreviousEntries(held);
       const started = { visit, policy, previous, rules, outcomes, open };

@@ -3,7 +3,7 @@ import type { Policy } from '../../snapshot/index.ts';
 import type { IgnoreRules } from '../listing/ignore-rules.ts';
 import type { SourceEntry } from '../listing/listing.ts';
 import type { OpenDirectory } from './open-tree.ts';
-import type { Outcomes } from './entry-outcomes.ts';
+import type { EntryOutcomes } from './entry-outcomes.ts';
 import type { PreviousDirectory, PreviousEntries } from '../listing/previous-entries.ts';
 
 /** A directory to store: its path, and its previous versions. */
@@ -22,7 +22,7 @@ export interface Started {
   readonly policy: Policy;
   readonly previous: PreviousEntries;
   readonly rules: IgnoreRules;
-  readonly outcomes: Outcomes;
+  readonly outcomes: EntryOutcomes;
   readonly open: OpenDirectory;
 }
 

@@ -12,7 +12,7 @@ export type Outcome =
  * Outcomes for the entries of one directory, in their order. Filled by calls: several promises for
  * each of a million small files would take more time and memory than their hashes.
  */
-export class Outcomes {
+export class EntryOutcomes {
   readonly #list: (Outcome | undefined)[] = [];
   #pending = 0;
   #failure: { error: unknown } | undefined;

@@ -2,7 +2,7 @@ import type { IndirectEntry, ObjectId } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 import type { DirectoryWriter } from './directory-writer.ts';
 import type { SourceEntry } from '../listing/listing.ts';
-import type { Outcomes } from './entry-outcomes.ts';
+import type { EntryOutcomes } from './entry-outcomes.ts';
 
 /** Attributes for the entry of a file or directory. */
 export type OpenAttributes = Pick<SourceEntry, 'name' | 'mode' | 'mtimeNs' | 'uid' | 'gid'>;
@@ -40,7 +40,7 @@ export class OpenFile {
 export class OpenDirectory {
   readonly attributes: OpenAttributes;
   /** Outcomes in memory: all of them, or the unwritten pages of a long directory. */
-  readonly outcomes = new Set<Outcomes>();
+  readonly outcomes = new Set<EntryOutcomes>();
   /** Holds the written part of a long directory. */
   writer: DirectoryWriter | undefined;
   /** Its files are those of this stored directory; only its subdirectories may differ. */

@@ -25,7 +25,7 @@ import { IgnoreRules } from '../listing/ignore-rules.ts';
 import { decodeListing, type SourceDirectory, type SourceEntry } from '../listing/listing.ts';
 import { visitLong } from '../long-directory/long-directory.ts';
 import { OpenDirectory } from './open-tree.ts';
-import { type Outcome, Outcomes, withDone } from './entry-outcomes.ts';
+import { type Outcome, EntryOutcomes, withDone } from './entry-outcomes.ts';
 import { type PreviousDirectory, PreviousEntries } from '../listing/previous-entries.ts';
 import { relativePath, type Started, type Visit, visitBelow } from './directory-visit.ts';
 
@@ -101,7 +101,7 @@ export class TreeUpload {
     this.#warnOfNames(visit, directory);
     const rules = await enterRules(visit, directory, this.#options);
     counters.directories++;
-    const outcomes = new Outcomes();
+    const outcomes = new EntryOutcomes();
     open.outcomes.add(outcomes);
     for (const { name, ...failure } of directory.failures) {
       outcomes.add(this.#files.missing(relativePath(visit, name), failure, policy));
@@ -185,7 +185,7 @@ export class TreeUpload {
     const before = new PreviousEntries([{ entries: directories, startNs, recorded }]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child));
-    const outcomes = new Outcomes();
+    const outcomes = new EntryOutcomes();
     open.outcomes.add(outcomes);
     open.keptId = id;
     await this.#descendAll(children, below, policies.at(visit.relative), outcomes, open);
@@ -210,7 +210,7 @@ export class TreeUpload {
     children: readonly SourceEntry[],
     below: (child: SourceEntry) => Visit,
     policy: Policy,
-    outcomes: Outcomes,
+    outcomes: EntryOutcomes,
     open: OpenDirectory,
   ): Promise<void> {
     const visits = children.map((child) => ({ child, visit: below(child) }));
@@ -274,7 +274,7 @@ export class TreeUpload {
     below: Visit,
     child: SourceEntry,
     policy: Policy,
-    outcomes: Outcomes,
+    outcomes: EntryOutcomes,
     parent: OpenDirectory,
   ): Promise<void> {
     const { signal, counters } = this.#options;
@@ -328,7 +328,7 @@ export class TreeUpload {
     entry: SourceEntry,
     policy: Policy,
     previous: PreviousEntries,
-    outcomes: Outcomes,
+    outcomes: EntryOutcomes,
   ): boolean | Promise<boolean> {
     if (entry.type === 'other') {
       outcomes.add(this.#unknownType(visit, entry, policy));
@@ -344,7 +344,7 @@ export class TreeUpload {
     return typeof isStored === 'boolean' ? keep(isStored) : isStored.then(keep);
   }
 
-  #keep(entry: SourceEntry, known: DirectoryEntry, outcomes: Outcomes): void {
+  #keep(entry: SourceEntry, known: DirectoryEntry, outcomes: EntryOutcomes): void {
     const { counters } = this.#options;
     if (entry.type === 'f') {
       counters.cachedFiles++;
@@ -361,7 +361,7 @@ export class TreeUpload {
     visit: Visit,
     entry: SourceEntry,
     policy: Policy,
-    outcomes: Outcomes,
+    outcomes: EntryOutcomes,
     directory: OpenDirectory,
   ): void {
     const place = outcomes.reserve();

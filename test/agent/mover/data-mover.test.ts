@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, vi } from 'vitest';
-import { Ahead } from '../../../src/agent/mover/prepared-repository.ts';
+import { PreparedRepository } from '../../../src/agent/mover/prepared-repository.ts';
 import { type DataMoverOptions, runDataMover } from '../../../src/agent/mover/data-mover.ts';
 import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
 import { assertMovable } from '../../../src/agent/mover/moved-volume.ts';
@@ -196,8 +196,8 @@ describe('while it waits to be named', () => {
     const query = { volumeNamespace: 'app', storageLocation: 'default' };
     let loads = 0;
     const load = (): Promise<never> => Promise.resolve({ loads: ++loads } as never);
-    const ahead = (): Ahead => {
-      const made = new Ahead({
+    const ahead = (): PreparedRepository => {
+      const made = new PreparedRepository({
         query,
         load,
         prepare: () => Promise.resolve(),
@@ -215,7 +215,7 @@ describe('while it waits to be named', () => {
     const query = { volumeNamespace: 'app', storageLocation: 'default' };
     const load = (): Promise<never> => Promise.resolve({} as never);
     const options = { query, load, prepare: () => Promise.resolve(), logger: silentLogger };
-    const ahead = new Ahead(options);
+    const ahead = new PreparedRepository(options);
     ahead.start();
     await sleep(10);
     const now = vi.spyOn(performance, 'now').mockReturnValue(performance.now() + 10_001);

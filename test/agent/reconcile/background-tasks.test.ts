@@ -1,6 +1,6 @@
 import { describe, expect, it, vi } from 'vitest';
-import { Beside } from '../../../src/agent/reconcile/background-tasks.ts';
-import { Ending } from '../../../src/agent/reconcile/movement-end.ts';
+import { BackgroundTasks } from '../../../src/agent/reconcile/background-tasks.ts';
+import { MovementEnd } from '../../../src/agent/reconcile/movement-end.ts';
 import { Executor } from '../../../src/agent/reconcile/executor.ts';
 import { Exposures } from '../../../src/agent/reconcile/exposures.ts';
 import { MovementReconciler } from '../../../src/agent/reconcile/reconciler.ts';
@@ -18,7 +18,7 @@ describe('a CR whose finalizer somebody took off', () => {
   it('is cleaned up until nothing is left', async () => {
     sleeping.mockResolvedValue(undefined);
     let cleanUps = 0;
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: { name: 'download', cleanUp: () => Promise.resolve(++cleanUps === 3) },
       memory: new Memory([]),
       logger: silentLogger,
@@ -45,7 +45,7 @@ describe('a failure that is told, and whose clean-up fails', () => {
       status: { phase: 'InProgress', node: 'me' },
     } as never as DataDownload;
     let cleanUps = 0;
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: {
         name: 'download',
         volumesOf: () => Promise.resolve([]),
@@ -92,7 +92,7 @@ describe('a CR that another agent ended while this one stood still', () => {
       await asleep.promise;
       done.push('made');
     });
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: {
         cleanUp: () => Promise.resolve(done.push('cleaned up') === 3),
       },
@@ -135,7 +135,7 @@ describe('a CR that another agent ended while this one stood still', () => {
       takeover: { watchOver: () => Promise.resolve(undefined) },
     } as never);
     await executor.carryOut(inPhase('Prepared'), { do: 'watchOver' }, new AbortController().signal);
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: { cleanUp: () => Promise.resolve(done.push('cleaned up') > 0) },
       memory,
       node: 'me',
@@ -168,7 +168,7 @@ describe('a CR that is canceled while it is first in line', () => {
       false,
     ]);
     const cleanUp = Promise.withResolvers<boolean>();
-    const ending = new Ending<DataDownload>({
+    const ending = new MovementEnd<DataDownload>({
       direction: { cleanUp: () => cleanUp.promise, volumesOf: () => Promise.resolve([]) },
       writer: {
         update: (one: DataDownload) => Promise.resolve(one),
@@ -191,7 +191,7 @@ describe('a CR that is canceled while it is first in line', () => {
 describe('what waits for long', () => {
   it('is tried again when it failed, and says so to who looks next', async () => {
     const asked: string[] = [];
-    const beside = new Beside({ enqueue: (key) => asked.push(key) });
+    const beside = new BackgroundTasks({ enqueue: (key) => asked.push(key) });
     beside.start('a', () => Promise.reject(new Error('no')));
     beside.start('b', () => Promise.resolve({ requeueAfterMs: 5 }));
     expect(beside.isRunning('a')).toBe(true);
@@ -205,7 +205,7 @@ describe('what waits for long', () => {
   });
 
   it('is no more than a bounded number at once', () => {
-    const beside = new Beside({ enqueue: () => undefined });
+    const beside = new BackgroundTasks({ enqueue: () => undefined });
     const results = Array.from({ length: 40 }, (_, i) =>
       beside.start(String(i), () => new Promise(() => undefined)),
     );
@@ -214,7 +214,7 @@ describe('what waits for long', () => {
 
   it('leaves room for what is to be told, when storage deletes nothing', async () => {
     const gate = Promise.withResolvers<undefined>();
-    const beside = new Beside({ enqueue: () => undefined });
+    const beside = new BackgroundTasks({ enqueue: () => undefined });
     const stuck = (): (string | undefined)[] =>
       Array.from({ length: 40 }, (_, i) => {
         const isFull = beside.start(`${i}`, () => gate.promise, { isUnhurried: true });

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { Takeover } from '../../../src/agent/reconcile/takeover.ts';
 import { Memory } from '../../../src/agent/reconcile/tracked-movements.ts';
-import { Turns } from '../../../src/agent/reconcile/agent-turns.ts';
+import { AgentTurns } from '../../../src/agent/reconcile/agent-turns.ts';
 import { silentLogger } from '../../../src/base/index.ts';
 import type { DataUpload } from '../../../src/kube/index.ts';
 
@@ -23,7 +23,7 @@ it('what an agent takes back that is not ready, and yet at work, is left with it
     node: 'me',
     takeoverMs: TAKEOVER_MS,
     roster,
-    turns: new Turns<DataUpload>(roster as never, memory, hearing),
+    turns: new AgentTurns<DataUpload>(roster as never, memory, hearing),
     memory,
     logger: silentLogger,
     writer: {

@@ -5,7 +5,7 @@ import {
   listErrors,
   namespaceListErrors,
   scopedListErrors,
-} from '../../../src/backup/filters/lists-errors.ts';
+} from '../../../src/backup/filters/list-errors.ts';
 import { NameLists } from '../../../src/backup/filters/name-lists.ts';
 import { NamespaceFilter } from '../../../src/backup/filters/namespaces.ts';
 import {

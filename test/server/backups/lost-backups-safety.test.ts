@@ -23,7 +23,7 @@ import {
   PODS,
 } from '../../../src/kube/index.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
-import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { UnderWayNotes } from '../../../src/server/backups/running-backups.ts';
 import { FileWriters } from '../../../src/server/runs/file-writers.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';

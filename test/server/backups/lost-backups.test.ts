@@ -21,7 +21,7 @@ import {
 } from '../../../src/kube/index.ts';
 import type { Buckets } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
-import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { UnderWayNotes } from '../../../src/server/backups/running-backups.ts';
 import { bucketThrough } from '../../support/bucket-through.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';

@@ -31,7 +31,7 @@ import {
   FinalizerController,
   SharedBackups,
 } from '../../../src/server/index.ts';
-import { Attempts } from '../../../src/server/deletion/attempts.ts';
+import { DeletionFailures } from '../../../src/server/deletion/deletion-failures.ts';
 import { DELETE_ANYWAY } from '../../../src/server/deletion/deletion.ts';
 import { deleteKept } from '../../../src/server/deletion/kept-snapshots.ts';
 import { encodeSegment } from '../../../src/server/runs/segment.ts';
@@ -1046,7 +1046,7 @@ describe('a step that has no end', () => {
       },
     } as unknown as KubeClient;
     const { signal } = new AbortController();
-    const attempts = new Attempts({
+    const attempts = new DeletionFailures({
       logger: silentLogger,
       backup: 'b1',
       signal,

@@ -9,8 +9,8 @@ import {
   waitFor,
   waitGone,
 } from '../../../src/kube/index.ts';
-import { Attempts } from '../../../src/server/deletion/attempts.ts';
-import { HeldData } from '../../../src/server/deletion/held-data.ts';
+import { DeletionFailures } from '../../../src/server/deletion/deletion-failures.ts';
+import { HeldData } from '../../../src/server/deletion/snapshot-references.ts';
 import { deleteKept } from '../../../src/server/deletion/kept-snapshots.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { withCalls } from '../../support/with-calls.ts';
@@ -64,7 +64,7 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
 
   async function removed(handle: string, deletionMs = 60_000, by = client): Promise<string[]> {
     const { signal } = new AbortController();
-    const attempts = new Attempts({
+    const attempts = new DeletionFailures({
       logger: silentLogger,
       backup: 'b1',
       signal,

@@ -15,7 +15,7 @@ import {
 } from '../../../src/kube/index.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import { ExpiryController, type ExpiryControllerOptions } from '../../../src/server/index.ts';
-import { FAILURE_LABEL } from '../../../src/server/expiry/verdict.ts';
+import { FAILURE_LABEL } from '../../../src/server/expiry/failure-label.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { recordingLogger } from '../../support/repositories.ts';
 import { callsThrough, withCalls } from '../../support/with-calls.ts';

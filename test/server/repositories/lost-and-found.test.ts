@@ -2,10 +2,10 @@ import { Registry } from 'prom-client';
 import { expect, it } from 'vitest';
 import { CodedError, HOUR_NS, silentLogger } from '../../../src/base/index.ts';
 import type { BackupRepository, KubeObject, Resource } from '../../../src/kube/index.ts';
-import { CONNECTED } from '../../../src/server/repositories/connected-to.ts';
+import { CONNECTED } from '../../../src/server/repositories/connection-annotation.ts';
 import { Connections } from '../../../src/server/repositories/connection.ts';
 import { JobKeeper } from '../../../src/server/repositories/maintenance/job-keeper.ts';
-import { CLAIM } from '../../../src/server/repositories/maintenance/outline.ts';
+import { CLAIM } from '../../../src/server/repositories/maintenance/job-outline.ts';
 import { RepositoryMetrics } from '../../../src/server/repositories/repository-metrics.ts';
 import { RepositoryWriter } from '../../../src/server/repositories/repository-writer.ts';
 

@@ -49,7 +49,7 @@ import {
   type ChangeAllReport,
   changeAllPasswords,
 } from '../../../src/server/index.ts';
-import { HOLD } from '../../../src/server/repositories/password-change/hold.ts';
+import { HOLD } from '../../../src/server/repositories/password-change/repository-lock.ts';
 import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
 import { ofKind, parseManifests } from '../../support/manifests.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';

@@ -4,9 +4,9 @@ import { listPages } from '../../../src/backup/items/lists.ts';
 import { kubeError, unreachable } from '../../../src/kube/client/errors.ts';
 import { askedFor, CONFIG_MAPS, type KubeClient, Patience } from '../../../src/kube/index.ts';
 import { patiently as askedByActions } from '../../../src/plugin/actions/settings.ts';
-import { Attempts } from '../../../src/server/deletion/attempts.ts';
-import { patiently } from '../../../src/server/runs/patience.ts';
-import { patientClient } from '../../../src/server/runs/while-away.ts';
+import { DeletionFailures } from '../../../src/server/deletion/deletion-failures.ts';
+import { patiently } from '../../../src/server/runs/bucket-retries.ts';
+import { patientClient } from '../../../src/server/runs/api-outage.ts';
 
 const { signal } = new AbortController();
 const logger = silentLogger;
@@ -34,7 +34,7 @@ const ASKERS: Readonly<Record<string, (task: () => Promise<unknown>) => Promise<
   'the steps of a run': (task) =>
     patiently(task, { what: 'ask', logger, signal, patienceMs: 4000 }),
   'the steps of a deletion': (task) =>
-    new Attempts({ logger, backup: 'b', signal, patienceMs: 4000 }).patiently('ask', task),
+    new DeletionFailures({ logger, backup: 'b', signal, patienceMs: 4000 }).patiently('ask', task),
   'the lists of a backup': (task) => {
     const listPage = async (): Promise<never> => {
       await task();

@@ -5,7 +5,7 @@ import { type DirectoryEntry, readDirectory } from '../../../src/snapshot/index.
 import { DirectoryWriter } from '../../../src/uploader/upload/directory-writer.ts';
 import { OpenDirectory } from '../../../src/uploader/upload/open-tree.ts';
 import { storeOpenTree } from '../../../src/uploader/upload/open-tree-store.ts';
-import { type Outcome, Outcomes } from '../../../src/uploader/upload/entry-outcomes.ts';
+import { type Outcome, EntryOutcomes } from '../../../src/uploader/upload/entry-outcomes.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { createTest, openTest } from '../../support/repositories.ts';
 
@@ -37,7 +37,7 @@ it.each([0, 3000])(
       root.writer = writer;
       await writer.write(entriesNamed(0, written));
     }
-    const rest = new Outcomes();
+    const rest = new EntryOutcomes();
     for (const outcome of entriesNamed(written, ENTRIES)) rest.add(outcome);
     root.outcomes.add(rest);
     const stored = await storeOpenTree(repository, { root }, undefined, signal);

@@ -8,7 +8,7 @@ import {
 } from '../../../src/uploader/upload/directory-writer.ts';
 import { OpenDirectory } from '../../../src/uploader/upload/open-tree.ts';
 import { storeOpenTree } from '../../../src/uploader/upload/open-tree-store.ts';
-import { type Outcome, Outcomes } from '../../../src/uploader/upload/entry-outcomes.ts';
+import { type Outcome, EntryOutcomes } from '../../../src/uploader/upload/entry-outcomes.ts';
 
 const { signal } = new AbortController();
 const MTIME_NS = 1_700_000_000_000_000_000n;
@@ -63,7 +63,7 @@ class Scene {
   readonly writer: DirectoryWriter;
   writes = 0;
   readonly root = new OpenDirectory({ ...attributes, name: 'root' });
-  readonly #outcomes = new Outcomes();
+  readonly #outcomes = new EntryOutcomes();
   readonly #open = this.root.openDirectory({ ...attributes, name: 'long' });
 
   constructor(fails: (write: number) => boolean = () => false) {

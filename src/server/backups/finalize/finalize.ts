@@ -53,9 +53,14 @@ import {
   SIGNED,
   validLabel,
 } from '../../../kube/index.ts';
-import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
+import {
+  failureLines,
+  failureResults,
+  logText,
+  mergedResults,
+} from '../../operations/operation-results.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { subjectOf } from '../after-run.ts';
+import { subjectOf } from '../operation-subject.ts';
 import { BACKUP_RESOURCE, phaseOf, statusOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
 import { FinalizedFiles } from './finalized-files.ts';

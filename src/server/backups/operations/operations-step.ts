@@ -2,7 +2,12 @@ import { isCode } from '../../../base/index.ts';
 import { BackupArchive, type Results } from '../../../archive/index.ts';
 import { countsOf, type Operation, type OperationMap } from '../../../item-operations/index.ts';
 import { type Backup, isWaiting, type KubeClient } from '../../../kube/index.ts';
-import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
+import {
+  failureLines,
+  failureResults,
+  logText,
+  mergedResults,
+} from '../../operations/operation-results.ts';
 import {
   type OperationsStep,
   operationsStep as stepOf,

@@ -14,17 +14,21 @@ import {
   redactAndCut,
   rfc3339Seconds,
 } from '../../../base/index.ts';
-import { thawPods } from '../../../backup/index.ts';
+import { unfreezePods } from '../../../backup/index.ts';
 import { type OperationMap, orderedRecord } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import { cancelMovements, cancelOperations, withUntold } from '../../operations/cancel.ts';
-import { endingSignal } from '../../runs/ending.ts';
-import { patientClient } from '../../runs/while-away.ts';
-import { subjectOf } from '../after-run.ts';
+import {
+  cancelMovements,
+  cancelOperations,
+  withUntold,
+} from '../../operations/cancel-operations.ts';
+import { endingSignal } from '../../runs/cancel-signal.ts';
+import { patientClient } from '../../runs/api-outage.ts';
+import { subjectOf } from '../operation-subject.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
-import { countFields, metadataOf } from './after-items.ts';
+import { countFields, metadataOf } from './status-after-items.ts';
 import type { Journal } from './journal.ts';
-import { endLeftRun, isUnended, ownerOf, readLeftRun } from './left-run.ts';
+import { endLeftRun, isUnended, ownerOf, readUnfinishedRun } from './unfinished-run.ts';
 import type { RunLog } from './run-log.ts';
 import { unknownSnapshotText } from './unknown-snapshots.ts';
 
@@ -67,7 +71,7 @@ export class BackupEnding {
     const { name } = backup.metadata;
     const signal = endingSignal(leaving);
     try {
-      const left = await readLeftRun({ bucket, backup, logger, signal });
+      const left = await readUnfinishedRun({ bucket, backup, logger, signal });
       const patient = patientClient(client, { logger, signal, patienceMs, assertLeading });
       if (isUnended(left)) {
         await endLeftRun(backup, left, {
@@ -191,7 +195,7 @@ export class BackupEnding {
     const signal = endingSignal(leaving);
     const cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
     try {
-      await thawPods(journal.owed(), backup.spec.hooks, {
+      await unfreezePods(journal.owed(), backup.spec.hooks, {
         client: cluster,
         resources: discovery,
         log: results,

@@ -59,18 +59,18 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../contract.ts';
-import { subjectOf } from '../after-run.ts';
-import { failureLines } from '../../operations/failures.ts';
+import { subjectOf } from '../operation-subject.ts';
+import { failureLines } from '../../operations/operation-results.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
-import { metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
+import { metadataOf, statusAfterItems, uploadOf } from './status-after-items.ts';
 import { BackupEnding, type RunParts, tellUnknownSnapshots } from './backup-ending.ts';
-import { removeEndedJournal } from './left-run.ts';
-import { isLeft } from '../../runs/ending.ts';
-import { patiently } from '../../runs/patience.ts';
-import { isJournalSealed } from '../../runs/stored-tries.ts';
+import { removeEndedJournal } from './unfinished-run.ts';
+import { isLeft } from '../../runs/cancel-signal.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
+import { isJournalSealed } from '../../runs/journal-tries.ts';
 import { RunLog } from './run-log.ts';
-import { patientClient } from '../../runs/while-away.ts';
+import { patientClient } from '../../runs/api-outage.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;

@@ -5,7 +5,7 @@ import type { PluginHost } from '../../../plugin/index.ts';
 import type { Backup, KubeClient, KubeObject } from '../../../kube/index.ts';
 import type { DeletionSession, DeletionSessions } from '../../deletion/contract.ts';
 import type { ActionSessions } from '../contract.ts';
-import { patientClient } from '../../runs/while-away.ts';
+import { patientClient } from '../../runs/api-outage.ts';
 
 /** Our own actions for plain objects, followed by those of plugins. */
 export class HostSessions implements ActionSessions, DeletionSessions {

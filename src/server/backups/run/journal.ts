@@ -18,13 +18,13 @@ import type {
 } from '../../../backup/index.ts';
 import { idOf } from '../../../backup/index.ts';
 import type { AskedSnapshot, VolumeFact } from '../../../backup-volumes/index.ts';
-import { DoneItems } from './done-items.ts';
-import { OwedPods, type PodRecord } from './owed-pods.ts';
+import { StoredItems } from './stored-items.ts';
+import { MissingPods, type PodRecord } from './missing-pods.ts';
 import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
-import { patiently } from '../../runs/patience.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
 import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
 import { SEGMENT_LIMITS, type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
-import { StoredTries } from '../../runs/stored-tries.ts';
+import { StoredTries } from '../../runs/journal-tries.ts';
 import { recordsSchema, type SegmentRecords } from './records.ts';
 import { UnknownSnapshots } from './unknown-snapshots.ts';
 
@@ -136,11 +136,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #tar: ScratchFile;
   readonly #log: JournalLog;
   /** Items of earlier tries. */
-  readonly #done = new DoneItems();
+  readonly #done = new StoredItems();
   /** Pods of earlier tries. */
-  readonly #owed = new OwedPods();
+  readonly #owed = new MissingPods();
   /** Pods of this try. */
-  readonly #ownOwed = new OwedPods();
+  readonly #ownOwed = new MissingPods();
   readonly #unknownSnapshots = new UnknownSnapshots();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];

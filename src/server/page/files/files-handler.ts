@@ -10,7 +10,7 @@ import {
   Semaphore,
 } from '../../../base/index.ts';
 import type { Access } from '../access.ts';
-import { type Answer, away, notFound, ok, plain } from '../answer.ts';
+import { type Answer, away, notFound, ok, plain } from '../responses.ts';
 import type { Html } from '../html.ts';
 import type { RunRow } from '../rows.ts';
 import type { BackupFiles, BrowsedBackup, FilePlace, OpenEntry } from './contract.ts';

@@ -25,9 +25,9 @@ import {
   type JobOutline,
   outlineOf,
   timeOf,
-} from './outline.ts';
-import { PLACE_NS, START_NS, whyNotStarted } from './not-started.ts';
-import { dueTimeNs, planMaintenance, type Situation, type Step } from './plan.ts';
+} from './job-outline.ts';
+import { PLACE_NS, START_NS, whyNotStarted } from './job-start-failure.ts';
+import { dueTimeNs, planMaintenance, type Situation, type Step } from './maintenance-plan.ts';
 import { addToHistory, entryOf, type HistoryEntry } from './result.ts';
 
 export interface JobKeeperOptions {

@@ -1,8 +1,8 @@
 import { redactAndCut, rfc3339Seconds } from '../../../base/index.ts';
 import { type BackupRepository, type KubeClient, type Pod, PODS } from '../../../kube/index.ts';
 import { MAINTENANCE_ERROR } from './job.ts';
-import type { JobOutline } from './outline.ts';
-import { HISTORY_MAX } from './plan.ts';
+import type { JobOutline } from './job-outline.ts';
+import { HISTORY_MAX } from './maintenance-plan.ts';
 
 export type HistoryEntry = NonNullable<
   NonNullable<BackupRepository['status']>['recentMaintenance']

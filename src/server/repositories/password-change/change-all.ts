@@ -16,7 +16,7 @@ import {
   PASSWORD_SECRET,
 } from '../../../kube/index.ts';
 import {} from '../../../repository-access/index.ts';
-import { hold, isHeld, isLifted, release } from './hold.ts';
+import { hold, isHeld, isLifted, release } from './repository-lock.ts';
 import {
   changeOne,
   type Passwords,
@@ -31,7 +31,7 @@ import {
   writePasswordState,
 } from './secret-state.ts';
 import { NAMED_MAX, SurveyedRepositories } from './surveyed-repositories.ts';
-import { usersOfRepositories } from './under-way.ts';
+import { usersOfRepositories } from './repository-users.ts';
 
 export interface ChangeAllOptions extends RepositoryOpener {
   /** Identity of this process as holder of the Lease. */

@@ -5,7 +5,7 @@ import {
   type BackupRepository,
 } from '../../../kube/index.ts';
 import { type Passwords, type RepositoryOpener, survey, type Surveyed } from './one-repository.ts';
-import { repositoriesOfBackups, type VolumeRepository } from './under-way.ts';
+import { repositoriesOfBackups, type VolumeRepository } from './repository-users.ts';
 
 /** Each derives two keys, with 64 MiB at a time. */
 const SURVEYED_AT_ONCE = 4;

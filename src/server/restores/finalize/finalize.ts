@@ -22,15 +22,15 @@ import {
 } from '../../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { saidIn } from '../../operations/failures.ts';
+import { saidIn } from '../../operations/operation-results.ts';
 import {
   ABSENT_SINCE,
-  type Absences,
+  type MissingSources,
   afterRunAbsent,
   isPlaceAbsent,
   LACKS,
   operationsAbsent,
-} from '../absences.ts';
+} from '../missing-sources.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { type AfterRun, loadAfterRun, nothingLeft, type ProvisionedClaim } from '../contract.ts';
 import type { FollowedHooks } from '../hooks/followed-hooks.ts';
@@ -46,12 +46,12 @@ import {
   UNPUBLISHED,
 } from '../restore-kind.ts';
 import { removeRestoreJournal } from '../run/restore-journal.ts';
-import { isCanceled } from '../../runs/canceled.ts';
+import { isCanceled } from '../../runs/user-cancel.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
-import { claimKey, patchVolumes } from './claims.ts';
-import { endStatus, endLines, storeEnd } from './end.ts';
+import { claimKey, patchVolumes } from './provisioned-claims.ts';
+import { endStatus, endLines, storeEnd } from './final-status.ts';
 import { newVolumeInfos } from './new-volume-infos.ts';
-import type { Waits } from './waits.ts';
+import type { RetryTimes } from './retry-times.ts';
 
 export interface FinalizeRestoreOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch' | 'list' | 'delete' | 'clock'>;
@@ -61,8 +61,8 @@ export interface FinalizeRestoreOptions {
   readonly locations: RestoreLocations;
   readonly files: AfterRunFiles;
   /** State of waiting Restores in this process. */
-  readonly waits: Waits;
-  readonly absences: Absences;
+  readonly waits: RetryTimes;
+  readonly absences: MissingSources;
   /** Runs the remaining hooks. */
   readonly hooks: Pick<FollowedHooks, 'expire' | 'storeAgain'>;
   /** Scratch space for the log while lines are added. */

@@ -9,9 +9,9 @@ import {
 } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
-import { patientClient } from '../../runs/while-away.ts';
+import { patientClient } from '../../runs/api-outage.ts';
 import type { ServerController } from '../../server.ts';
-import { Absences, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import { MissingSources, RESOURCE_TIMEOUT_NS } from '../missing-sources.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
@@ -19,9 +19,9 @@ import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { TemporaryObjects } from '../temporary-objects.ts';
-import { UnpublishedRestores } from '../unpublished.ts';
+import { UnpublishedRestores } from '../unpublished-restores.ts';
 import { type FinalizeRestoreOptions, finalizeRestore, giveUp } from './finalize.ts';
-import { Waits } from './waits.ts';
+import { RetryTimes } from './retry-times.ts';
 
 export interface RestoreFinalizerControllerOptions {
   readonly client: KubeClient;
@@ -68,10 +68,10 @@ export class RestoreFinalizerController implements ServerController {
     const { watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations, writers });
-    const waits = new Waits(client.clock);
+    const waits = new RetryTimes(client.clock);
     // Treat a timeout of zero as unset.
     const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
-    const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
+    const absences = new MissingSources({ client, clock: client.clock, boundNs, assertLeading });
     // Hooks must survive an outage of the API server.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({

@@ -12,7 +12,7 @@ import {
 import { keyOf, type KubeClient, type Restore } from '../../../kube/index.ts';
 import { type PodWatch, RestoreHooks, watchRestoredPods } from '../../../restore/index.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
-import { afterRunAbsent } from '../absences.ts';
+import { afterRunAbsent } from '../missing-sources.ts';
 import type { AfterRun, HookFailure } from '../contract.ts';
 import { isOurs } from '../restore-kind.ts';
 

@@ -8,15 +8,21 @@ import {
 import type { OperationAsker, OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { cancelOperations } from '../../operations/cancel.ts';
+import { cancelOperations } from '../../operations/cancel-operations.ts';
 import {
   FollowedOperations,
   type OperationsSettings,
 } from '../../operations/followed-operations.ts';
-import type { AskingSession } from '../../operations/session-asker.ts';
-import { isCanceled } from '../../runs/canceled.ts';
+import type { AskingSession } from '../../operations/plugin-progress.ts';
+import { isCanceled } from '../../runs/user-cancel.ts';
 import type { ServerController } from '../../server.ts';
-import { ABSENT_SINCE, Absences, isPlaceAbsent, LACKS, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import {
+  ABSENT_SINCE,
+  MissingSources,
+  isPlaceAbsent,
+  LACKS,
+  RESOURCE_TIMEOUT_NS,
+} from '../missing-sources.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, subjectOf, UNPUBLISHED } from '../restore-kind.ts';
@@ -64,7 +70,7 @@ export class RestoreOperationsController implements ServerController {
       options;
     const { resourceTimeoutNs = 0n } = options;
     const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
-    const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
+    const absences = new MissingSources({ client, clock: client.clock, boundNs, assertLeading });
     await using watched = await restores.open(signal);
     const followed = new FollowedOperations(
       {

@@ -3,13 +3,13 @@ import { isCode } from '../../../base/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
+import { logText, mergedResults, resultsOf } from '../../operations/operation-results.ts';
 import {
   type OperationsStep,
   operationsStep,
   type StepOptions,
 } from '../../operations/operations-step.ts';
-import { type Absences, operationsAbsent } from '../absences.ts';
+import { type MissingSources, operationsAbsent } from '../missing-sources.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { restoreChangeOf, uncountedLost } from '../lost-operations.ts';
@@ -21,7 +21,7 @@ export interface RestoreStepOptions extends StepOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
-  readonly absences: Absences;
+  readonly absences: MissingSources;
   readonly writers: FileWriters;
   /** Scratch space for the log while lines are added. */
   readonly scratch: string;

@@ -2,7 +2,7 @@ import type { Logger } from '../../../base/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type { VolumeSnapshotter } from '../../../plugin/index.ts';
 import type { RestoreAction, RestoreProgress } from '../../../restore/index.ts';
-import type { AskingSession } from '../../operations/session-asker.ts';
+import type { AskingSession } from '../../operations/plugin-progress.ts';
 
 /**
  * Contracts of the restore controller. The controller decides when a Restore runs and writes its

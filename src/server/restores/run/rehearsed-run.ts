@@ -35,9 +35,9 @@ import {
   waitContainerAction,
   type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
-import { leftFilesText, sayWhatIsEmpty, sayWhatIsKept } from './after-items.ts';
+import { leftFilesText, sayWhatIsEmpty, sayWhatIsKept } from './status-after-items.ts';
 import { asRestoreAction } from './host-sessions.ts';
-import { MadePods } from './made-pods.ts';
+import { CreatedPods } from './created-pods.ts';
 import type { JournaledOperation } from './restore-journal.ts';
 import { loadVolumeSources, type VolumeSources, volumesWithoutInfos } from './volume-sources.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
@@ -72,7 +72,7 @@ const CLAIM = 'v1/PersistentVolumeClaim';
 export class RehearsedRun {
   readonly actions: readonly RestoreAction[];
   readonly #options: RehearsedRunOptions;
-  readonly #pods: MadePods;
+  readonly #pods: CreatedPods;
   readonly #sources: VolumeSources;
   readonly #kept: KeptObjects;
   readonly #keeping: KubeClient;
@@ -93,7 +93,7 @@ export class RehearsedRun {
     this.#sources = sources;
     this.#kept = kept;
     this.#keeping = kept as unknown as KubeClient;
-    this.#pods = new MadePods({ client, discovery, restore, items, policies, signal });
+    this.#pods = new CreatedPods({ client, discovery, restore, items, policies, signal });
     const own = openActions({
       client: this.#keeping,
       logger: silentLogger,

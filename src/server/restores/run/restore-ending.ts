@@ -12,13 +12,13 @@ import type { Bucket } from '../../../blob/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
-import { cancelMovements, cancelOperations } from '../../operations/cancel.ts';
-import { endingSignal } from '../../runs/ending.ts';
-import { isJournalSealed } from '../../runs/stored-tries.ts';
+import { cancelMovements, cancelOperations } from '../../operations/cancel-operations.ts';
+import { endingSignal } from '../../runs/cancel-signal.ts';
+import { isJournalSealed } from '../../runs/journal-tries.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
 import { journaledOperations, type RestoreJournal } from './restore-journal.ts';
 import type { RestoreLog } from './restore-log.ts';
-import type { Leading } from './while-leading.ts';
+import type { Leading } from './leadership.ts';
 
 export interface RestoreEndingOptions {
   readonly client: Pick<KubeClient, 'collect' | 'patch'>;

@@ -24,11 +24,11 @@ import type {
 } from '../../../restore/index.ts';
 import type { FileRestoreFact, VolumeFact } from '../../../restore-volumes/index.ts';
 import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
-import { patiently } from '../../runs/patience.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
 import type { LogSink } from '../../runs/run-log.ts';
 import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
 import { type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
-import { readSegment, SEGMENT_UNREAD, StoredTries } from '../../runs/stored-tries.ts';
+import { readSegment, SEGMENT_UNREAD, StoredTries } from '../../runs/journal-tries.ts';
 import { type RestoreRecords, restoreRecordsSchema } from './records.ts';
 
 /** An operation of an item, with its start time. */

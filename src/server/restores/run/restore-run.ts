@@ -42,8 +42,8 @@ import {
   type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
-import { patiently } from '../../runs/patience.ts';
-import { patientClient } from '../../runs/while-away.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
+import { patientClient } from '../../runs/api-outage.ts';
 import { type AfterRun, storeAfterRun } from '../contract.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
 import {
@@ -54,17 +54,17 @@ import {
   sayWhatIsEmpty,
   sayWhatIsKept,
   statusAfterItems,
-} from './after-items.ts';
+} from './status-after-items.ts';
 import type { RestoreOutcome, RestoreRequest, RestoreSession } from './contract.ts';
 import { HookRun, type HookRunOptions } from './hook-run.ts';
-import { MadePods } from './made-pods.ts';
+import { CreatedPods } from './created-pods.ts';
 import type { RunParts } from './restore-ending.ts';
 import type { JournaledOperation } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
 import { type VolumeSources, volumesWithoutInfos } from './volume-sources.ts';
 import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
-import { leadingClient } from './while-leading.ts';
+import { leadingClient } from './leadership.ts';
 
 /** Settings of all runs of restores. */
 export interface RestoreRunSettings {
@@ -192,7 +192,7 @@ export class RestoreRun {
 
   async #makeItems(
     { backup, backupObject, contents: items, modifiers, policies }: RestoreSources,
-    pods: MadePods,
+    pods: CreatedPods,
     { files, inPlace: volumesInPlace, ...beside }: Beside,
   ): Promise<RestoreRunResult> {
     const { restore, onProgress } = this.#request;
@@ -358,12 +358,12 @@ export class RestoreRun {
     return patiently(task, { what, logger, signal: this.#parts.signal, patienceMs });
   }
 
-  #pods({ contents: items, policies }: RestoreSources): MadePods {
+  #pods({ contents: items, policies }: RestoreSources): CreatedPods {
     const { restore } = this.#request;
     const { journal, signal } = this.#parts;
     const { discovery } = this.#settings;
     const asked = { client: this.#cluster, discovery, signal };
-    const pods = new MadePods({ ...asked, restore, items, policies });
+    const pods = new CreatedPods({ ...asked, restore, items, policies });
     for (const item of journal.all()) pods.note(item);
     return pods;
   }

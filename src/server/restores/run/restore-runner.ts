@@ -2,9 +2,9 @@ import { asError, type Clock, systemClock } from '../../../base/index.ts';
 import type { Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { isLeft } from '../../runs/ending.ts';
-import { patiently } from '../../runs/patience.ts';
-import { isJournalSealed } from '../../runs/stored-tries.ts';
+import { isLeft } from '../../runs/cancel-signal.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
+import { isJournalSealed } from '../../runs/journal-tries.ts';
 import { subjectOf } from '../restore-kind.ts';
 import type {
   RestoreOutcome,
@@ -21,7 +21,7 @@ import {
 } from './restore-journal.ts';
 import { RestoreLog } from './restore-log.ts';
 import { RestoreRun, type RestoreRunSettings } from './restore-run.ts';
-import { whileLeading } from './while-leading.ts';
+import { whileLeading } from './leadership.ts';
 
 export interface ClusterRestoreRunnerOptions extends RestoreRunSettings {
   readonly buckets: Buckets;

@@ -13,7 +13,7 @@ import {
   type Restore,
 } from '../../../kube/index.ts';
 import { ResourceModifiers } from '../../../restore/index.ts';
-import { patiently } from '../../runs/patience.ts';
+import { patiently } from '../../runs/bucket-retries.ts';
 import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 
 /** The inputs of a restore. The caller disposes of it. */

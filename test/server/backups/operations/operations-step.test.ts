@@ -1,7 +1,7 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive } from '../../../../src/archive/index.ts';
-import { cancelOperations } from '../../../../src/server/operations/cancel.ts';
+import { cancelOperations } from '../../../../src/server/operations/cancel-operations.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { done, failedWith, progress } from '../../operations/support/after-run.ts';
 import { itFollowsOperations } from '../../operations/support/step-suite.ts';

@@ -10,7 +10,7 @@ import {
   type JournalOptions,
   removeJournals,
 } from '../../../../src/server/backups/run/journal.ts';
-import { readLeftRun } from '../../../../src/server/backups/run/left-run.ts';
+import { readUnfinishedRun } from '../../../../src/server/backups/run/unfinished-run.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 
@@ -196,7 +196,7 @@ describe('the journal of a backup', () => {
       await journal.flush();
       expect(journal.owed()).toEqual([{ namespace: 'a', name: 'left' }]);
     }
-    const left = await readLeftRun({ bucket, backup: BACKUP, logger: silentLogger, signal });
+    const left = await readUnfinishedRun({ bucket, backup: BACKUP, logger: silentLogger, signal });
     expect(left.frozen).toEqual([{ namespace: 'a', name: 'left' }]);
     await using next = await opened(bucket);
     expect(next.owed()).toEqual(left.frozen);
@@ -245,7 +245,7 @@ describe('the journal of a backup', () => {
     await journal.put(item('one', { operations: [operation('op-1')], hasEffect: true }));
     await journal.put(item('two', { operations: [operation('op-2')], hasEffect: true }));
     bucket.objects.set(keyLike(bucket, /00000001$/), Buffer.from('x'));
-    const { operations: found } = await readLeftRun({
+    const { operations: found } = await readUnfinishedRun({
       bucket,
       backup: BACKUP,
       logger: silentLogger,
@@ -428,7 +428,7 @@ describe('the sealed journal of a backup', () => {
     const warned: unknown[] = [];
     const logger = { ...silentLogger, warn: (fields: object) => warned.push(fields) } as Logger;
     const bucket = await sealedBy(raw);
-    const left = await readLeftRun({ bucket, backup: SEALED, logger, signal });
+    const left = await readUnfinishedRun({ bucket, backup: SEALED, logger, signal });
     expect(left.frozen).toEqual([{ namespace: 'a', name: 'own' }]);
     expect(warned).toHaveLength(plain.objects.size);
     expect(JSON.stringify(warned[0])).toMatch(/"b1".*not encrypted/);

@@ -5,11 +5,11 @@ import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
 import { BACKUP_RESOURCE } from '../../../../src/server/backups/backup-kind.ts';
 import { SharedBackups } from '../../../../src/server/index.ts';
 import type { FileWriters } from '../../../../src/server/runs/file-writers.ts';
-import { RunsView } from '../../../../src/server/runs/runs-view.ts';
+import { RunsView } from '../../../../src/server/runs/watched-runs.ts';
 import type { ActionSessions, Buckets } from '../../../../src/server/backups/contract.ts';
 import { LostBackups, type RemoveSnapshots } from '../../../../src/server/backups/lost-backups.ts';
 import { backupOperationStore } from '../../../../src/server/backups/operation-store.ts';
-import { UnderWayNotes } from '../../../../src/server/backups/under-way.ts';
+import { UnderWayNotes } from '../../../../src/server/backups/running-backups.ts';
 
 export interface LostOptions {
   readonly namespace: string;

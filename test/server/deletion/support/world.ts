@@ -36,7 +36,7 @@ import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
 import { DeletionController, DeletionMetrics, FileWriters } from '../../../../src/server/index.ts';
 import type { DeleteAction, ForgetSnapshots } from '../../../../src/server/deletion/contract.ts';
 import type { DeletionControllerOptions } from '../../../../src/server/deletion/deletion-controller.ts';
-import type { DeletionRequest } from '../../../../src/server/deletion/refusal.ts';
+import type { DeletionRequest } from '../../../../src/server/deletion/deletion-request.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { callsThrough } from '../../../support/with-calls.ts';
 

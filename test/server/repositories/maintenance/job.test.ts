@@ -9,7 +9,7 @@ import {
   type JobConfig,
   jobConfigOf,
 } from '../../../../src/server/repositories/maintenance/job-config.ts';
-import { outlineOf } from '../../../../src/server/repositories/maintenance/outline.ts';
+import { outlineOf } from '../../../../src/server/repositories/maintenance/job-outline.ts';
 
 const REPOSITORY = {
   metadata: { name: 'app-default-kopia', namespace: 'velero', uid: 'u1' },

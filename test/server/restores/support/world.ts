@@ -8,7 +8,7 @@ import {
 import type { Bucket } from '../../../../src/blob/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource, Restore } from '../../../../src/kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../../../src/plugin/index.ts';
-import { Absences } from '../../../../src/server/restores/absences.ts';
+import { MissingSources } from '../../../../src/server/restores/missing-sources.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
 import {
   type AfterRun,
@@ -23,7 +23,7 @@ import {
 import { endRestore } from '../../../../src/server/restores/operations/operations-controller.ts';
 import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
-import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
+import { RetryTimes } from '../../../../src/server/restores/finalize/retry-times.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
 import { RestoreLocations } from '../../../../src/server/restores/locations.ts';
 import { restoreOperationStore } from '../../../../src/server/restores/operation-store.ts';
@@ -178,7 +178,7 @@ export class World extends AfterRunWorld {
     };
     const buckets = { open };
     const resourceNs = timeouts.resourceNs ?? 600n * SECOND_NS;
-    const absences = new Absences({
+    const absences = new MissingSources({
       client,
       clock: this.clock,
       boundNs: resourceNs,
@@ -261,9 +261,9 @@ export class World extends AfterRunWorld {
     return this.bucketOf(calm, (raw) => this.#filesOf(raw, this.#clientOf(calm)));
   }
 
-  readonly #waits = new WeakMap<AbortController, Waits>();
-  #waitsOf(of: AbortController): Waits {
-    const waits = this.#waits.get(of) ?? new Waits(this.clock);
+  readonly #waits = new WeakMap<AbortController, RetryTimes>();
+  #waitsOf(of: AbortController): RetryTimes {
+    const waits = this.#waits.get(of) ?? new RetryTimes(this.clock);
     this.#waits.set(of, waits);
     return waits;
   }

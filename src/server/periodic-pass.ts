@@ -1,0 +1,35 @@
+import { Controller, type Result } from '../kube/index.ts';
+import type { Logger } from '../base/index.ts';
+
+export interface PeriodicPassOptions {
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+}
+
+/** Processes all objects of a kind: at the start, after `look()`, and on its own request. */
+export abstract class PeriodicPass {
+  readonly #controller: Controller;
+  readonly #signal: AbortSignal;
+
+  constructor(name: string, { logger, signal }: PeriodicPassOptions) {
+    this.#signal = signal;
+    this.#controller = new Controller({
+      name,
+      workers: 1,
+      logger,
+      reconcile: () => this.sweep(),
+    });
+  }
+
+  look(): void {
+    this.#controller.queue.add('all');
+  }
+
+  async run(): Promise<void> {
+    this.look();
+    await this.#controller.run(this.#signal);
+  }
+
+  /** May be repeated. */
+  protected abstract sweep(): Promise<Result | undefined>;
+}
