@@ -324,6 +324,11 @@ export class BackupArchive {
     return this.#noted({ name, uid }, options, () => this.#folder(name).deleteOf(uid, options));
   }
 
+  /** Whether the backup has a deletion note with a right signature. Throws errors of the bucket. */
+  async isNoted(name: string, uid: string, options: SignalOptions = {}): Promise<boolean> {
+    return (await this.#notes.stateOf({ name, uid }, options)) === 'noted';
+  }
+
   /** Removes every file of the folder. Repeatable: after a kill, the rest is no backup. */
   async delete(name: string, options: NotedDeletion = {}): Promise<void> {
     await this.#noted({ name }, options, () => this.#folder(name).delete(options));

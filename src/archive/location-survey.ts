@@ -9,7 +9,7 @@ import {
   RESTORES_FOLDER,
 } from './layout.ts';
 import { missingBackups } from './signing/missing-backups.ts';
-import { isUnderWay, isUnstored, SIGNED } from '../kube/index.ts';
+import { isUnderWay, isUnstored, SIGNATURE, SIGNED } from '../kube/index.ts';
 import { checksSignatures, type SignatureState } from './signing/signature.ts';
 import { locationProblem, standingOf } from './backup-state.ts';
 import type { StoredArchive } from './stored-archive.ts';
@@ -20,8 +20,12 @@ export interface KnownObjects {
   readonly backups: ReadonlyMap<string, string>;
   /** Names of backups that this cluster knows as signed. See {@link SIGNED}. */
   readonly signed?: ReadonlySet<string>;
+  /** Signatures of finished backups, by name. See {@link SIGNATURE}. */
+  readonly signatures?: ReadonlyMap<string, string>;
   /** Names of backups that may name a missing backup. See {@link IGNORE_MISSING}. */
   readonly withoutPrevious?: ReadonlySet<string>;
+  /** When the last usable backup without a signature was completed that this cluster made. */
+  readonly newestUnsigned?: string | undefined;
   /** Names of Restores in the cluster. */
   readonly restores: ReadonlySet<string>;
 }
@@ -111,7 +115,8 @@ export async function surveyLocation(
     if (isStillMade(phase) || (await bucket.has(backupKey(name, 'metadata'), options))) continue;
     const text = `the Backup is ${phase}, and its files are not in the bucket: it cannot be restored; "longshore backup delete ${name}" removes what is left of it`;
     // A failed backup may never have had files.
-    add('BackupWithoutFiles', name, phase !== 'Failed', text);
+    const kind = known.signed?.has(name) === true ? 'MissingBackup' : 'BackupWithoutFiles';
+    add(kind, name, phase !== 'Failed', text);
   }
   const read: string[] = [];
   for (const [name, folder] of folders) {
@@ -139,6 +144,7 @@ export async function surveyLocation(
       ...options,
       isKnown: known.backups.has(name),
       wasSigned: known.signed?.has(name) === true,
+      knownSignature: known.signatures?.get(name),
     }),
   );
   findings.push(...looked.flatMap((each) => each.findings));
@@ -150,9 +156,14 @@ export async function surveyLocation(
       phaseOf: (name) => known.backups.get(name),
       isListed: (name) => folders.get(name)?.hasMetadata === true,
       isIgnored: (name) => known.withoutPrevious?.has(name) === true,
+      newestUnsigned: known.newestUnsigned,
     },
   );
-  for (const { name, harm, text } of missing) add('MissingBackup', name, harm, text);
+  for (const { name, harm, text } of missing) {
+    if (!findings.some((each) => each.kind === 'MissingBackup' && each.name === name)) {
+      add('MissingBackup', name, harm, text);
+    }
+  }
 
   for (const name of restores) {
     if (known.restores.has(name)) continue;
@@ -230,6 +241,7 @@ type LookOptions = SignalOptions & {
   readonly nowNs: Nanoseconds;
   readonly isKnown: boolean;
   readonly wasSigned: boolean;
+  readonly knownSignature: string | undefined;
 };
 
 async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promise<Looked> {
@@ -253,13 +265,17 @@ async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promi
 /** Reports a wrong or missing signature of a backup. */
 function distrustOf(
   stored: StoredArchive,
-  { wasSigned }: LookOptions,
+  { wasSigned, knownSignature }: LookOptions,
 ): LocationFinding | undefined {
   const { name, signature } = stored;
+  const annotations = {
+    ...(wasSigned && { [SIGNED]: 'true' }),
+    ...(knownSignature !== undefined && { [SIGNATURE]: knownSignature }),
+  };
   try {
-    stored.assertTrusted({ metadata: { annotations: wasSigned ? { [SIGNED]: 'true' } : {} } });
+    stored.assertTrusted({ metadata: { annotations } });
   } catch (error) {
-    const kind = signature === 'wrong' ? 'WrongSignature' : 'NotSigned';
+    const kind = isCode(error, 'WRONG_SIGNATURE') ? 'WrongSignature' : 'NotSigned';
     return { kind, name, harm: true, text: messageOf(error) };
   }
   if (signature === 'signed') return undefined;

@@ -7,7 +7,7 @@ import {
   type ObjectOptions,
   type SignalOptions,
 } from '../blob/index.ts';
-import type { KubeObject } from '../kube/index.ts';
+import { type KubeObject, SIGNATURE, SIGNED } from '../kube/index.ts';
 import { ChecksumRules } from './signing/checksums.ts';
 import type { ChecksumsFile } from './signing/checksums-file.ts';
 import { Contents } from './item-contents.ts';
@@ -34,7 +34,9 @@ import {
   assertUnchanged,
   canSign,
   type SignatureState,
+  type StoredFiles,
 } from './signing/signature.ts';
+import { isFinal } from './backup-state.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 
@@ -75,14 +77,24 @@ export class StoredArchive {
 
   /** Call it before each restore. Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. `known`: the Backup. */
   assertTrusted(known?: Annotated): void {
-    const { name, signature } = this;
-    assertTrusted({ bucket: this.#bucket, name, signature }, known);
+    assertTrusted(this.#files, known);
   }
 
   /** Throws `WRONG_SIGNATURE`, `NOT_SIGNED` for files that changed after they were signed. */
   assertUnchanged(known?: Annotated): void {
-    const { name, signature } = this;
-    assertUnchanged({ bucket: this.#bucket, name, signature }, known);
+    assertUnchanged(this.#files, known);
+  }
+
+  /** Annotations of the Backup in the cluster. Empty for an unsigned backup. */
+  get marks(): Readonly<Record<string, string>> {
+    const { mac } = this.link;
+    if (mac === undefined) return {};
+    return { [SIGNED]: 'true', ...(isFinal(this.metadata) && { [SIGNATURE]: mac }) };
+  }
+
+  get #files(): StoredFiles {
+    const { name, signature, link } = this;
+    return { bucket: this.#bucket, name, signature, mac: link.mac };
   }
 
   /** Throws `NOT_SIGNED`, retryable, while the key of a signed Backup is missing. */

@@ -69,12 +69,18 @@ export class DeletionNotes {
   ): Promise<boolean> {
     const payload = { version: 1, uid, deleted: rfc3339Seconds(nowNs), states: [STATE] };
     const signature = signingOf(this.#bucket)?.signing?.sign(name, payload);
-    const text = `${goJson({ ...payload, ...(signature && { signature }) })}\n`;
+    const text = Buffer.from(`${goJson({ ...payload, ...(signature && { signature }) })}\n`);
     try {
       const key = deletionNoteKey(name, uid);
-      await this.#bucket.put(key, [Buffer.from(text)], { ...options, ifAbsent: true });
+      try {
+        await this.#bucket.put(key, [text], { ...options, ifAbsent: true });
+      } catch (error) {
+        if (!isCode(error, 'BLOB_EXISTS')) throw error;
+        // A forged note must not prevent the true note.
+        const state = await this.stateOf({ name, uid }, options);
+        if (signature && state !== 'noted') await this.#bucket.put(key, [text], options);
+      }
     } catch (error) {
-      if (isCode(error, 'BLOB_EXISTS')) return true;
       options.signal?.throwIfAborted();
       this.#logger.warn({ backup: name, error: messageOf(error) }, LOGGED);
       return false;
@@ -82,7 +88,7 @@ export class DeletionNotes {
     return true;
   }
 
-  /** `none`: the signature is missing or wrong. `unknown`: another password signed it, or none. */
+  /** `unknown`: an unknown key signed the note. `none`: the note is missing, or is wrong. */
   async stateOf(
     { name, uid }: { readonly name: string; readonly uid: string },
     options: SignalOptions,
@@ -96,7 +102,7 @@ export class DeletionNotes {
       throw error;
     }
     const { signature, ...payload } = note;
-    if (!signature) return 'unknown';
+    if (!signature) return 'none';
     const state = signingOf(this.#bucket)?.signing?.check(name, payload, signature, STATE);
     if (state === undefined || state === 'unknown') return 'unknown';
     return state === 'signed' && note.uid === uid ? 'noted' : 'none';

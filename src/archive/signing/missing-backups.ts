@@ -14,6 +14,8 @@ export interface Surroundings extends SignalOptions {
   readonly phaseOf: (name: string) => string | undefined;
   readonly isListed: (name: string) => boolean;
   readonly isIgnored: (name: string) => boolean;
+  /** See {@link KnownObjects}. */
+  readonly newestUnsigned?: string | undefined;
 }
 
 export interface MissingBackup {
@@ -22,6 +24,9 @@ export interface MissingBackup {
   readonly harm: boolean;
   readonly text: string;
 }
+
+const UNKNOWN_NOTE =
+  'An unknown key signed a note of its deletion. If another cluster deleted it, add its keys with "longshore repository add-archive-keys"';
 
 /** Finds predecessors of signed backups that are missing without a deletion note. */
 export async function missingBackups(
@@ -33,17 +38,21 @@ export async function missingBackups(
   for (const each of stored) {
     const { previous } = each.link;
     if (!previous || around.isIgnored(each.name)) continue;
-    if (!(await isGone(bucket, previous, stored, around))) continue;
+    const other = stored.find(({ name }) => name === previous.name);
+    if (other && isReplaced(other, previous)) {
+      const text = `somebody replaced its files: their signature differs from the signature in backup ${each.name}. If you know why, annotate Backup ${each.name} with ${IGNORE_MISSING}=true`;
+      found.set(`${previous.name} ${previous.uid}`, { name: previous.name, harm: true, text });
+      continue;
+    }
+    if (!(await isGone(bucket, previous, other, around))) continue;
     const note = await new DeletionNotes(bucket, silentLogger).stateOf(previous, around);
     if (note === 'noted') continue;
-    const doubt =
-      note === 'unknown'
-        ? 'another cluster noted its deletion with another password'
-        : doubtOf(bucket, previous, stored);
+    const doubt = note === 'unknown' ? undefined : doubtOf(bucket, previous, stored, around);
     const named = `it is missing: backup ${each.name} names it as the one before it`;
+    const why = note === 'unknown' ? `. ${UNKNOWN_NOTE}` : ', and Longshore did not delete it';
     const text =
       doubt === undefined
-        ? `${named}, and Longshore did not delete it. If you know why, annotate Backup ${each.name} with ${IGNORE_MISSING}=true`
+        ? `${named}${why}. If you know why, annotate Backup ${each.name} with ${IGNORE_MISSING}=true`
         : `${named}. The reason is unknown: ${doubt}`;
     const key = `${previous.name} ${previous.uid}`;
     if (found.get(key)?.harm === true) continue;
@@ -52,36 +61,48 @@ export async function missingBackups(
   return [...found.values()];
 }
 
+/**
+ * The named backup had ended, so neither its files nor its signature change. Wrong signatures are
+ * reported elsewhere.
+ */
+function isReplaced(
+  { signature, metadata, link }: StoredArchive,
+  previous: PreviousBackup,
+): boolean {
+  if (metadata.metadata.uid !== previous.uid) return false;
+  return signature === 'unsigned' || (signature === 'signed' && link.mac !== previous.mac);
+}
+
 /** False for a backup that exists, has expired, is being deleted, or is unreadable. */
 async function isGone(
   bucket: Bucket,
   { name, uid, expiration }: PreviousBackup,
-  stored: readonly StoredArchive[],
+  other: StoredArchive | undefined,
   { signal, nowNs, phaseOf, isListed }: Surroundings,
 ): Promise<boolean> {
   if (!isArchiveName(name) || !isArchiveName(uid)) return false;
   if (expiration !== undefined && parseGoTime(expiration) <= nowNs) return false;
   if (phaseOf(name) === 'Deleting') return false;
-  if (isListed(name)) {
-    const other = stored.find((each) => each.name === name);
-    return other !== undefined && other.metadata.metadata.uid !== uid;
-  }
+  if (isListed(name)) return other !== undefined && other.metadata.metadata.uid !== uid;
   // The listing may be out of date.
   return !(await bucket.has(backupKey(name, 'metadata'), { signal }));
 }
 
-/** Harmless reasons for a missing backup. */
+/**
+ * Harmless reasons for a missing backup. Anybody can store unsigned backups in the bucket, so only
+ * those count that this cluster made.
+ */
 function doubtOf(
   bucket: Bucket,
-  { completed }: PreviousBackup,
+  { completed = '' }: PreviousBackup,
   stored: readonly StoredArchive[],
+  { newestUnsigned = '' }: Surroundings,
 ): string | undefined {
-  const hasOthers = stored.some(({ signature }) => ['unsigned', 'unknown'].includes(signature));
-  if (hasOthers && signingOf(bucket)?.isRequired !== true) {
-    return 'Velero, or another program with backups here, may have deleted it';
+  if (newestUnsigned > completed && signingOf(bucket)?.isRequired !== true) {
+    return 'Velero, or another program that makes backups in this cluster, may have deleted it';
   }
   const isOlder = ({ signature, metadata: { status } }: StoredArchive): boolean =>
-    signature === 'signed' && (status?.completionTimestamp ?? '') < (completed ?? '');
+    signature === 'signed' && (status?.completionTimestamp ?? '') < completed;
   if (stored.some(isOlder)) return undefined;
   return 'no older backup is there, as after a lifecycle rule, or in a copy of a part of the bucket';
 }

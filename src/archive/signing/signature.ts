@@ -3,7 +3,7 @@ import { promisify } from 'node:util';
 import { z } from 'zod';
 import { CodedError, goJson } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { SIGNED } from '../../kube/index.ts';
+import { SIGNATURE, SIGNED } from '../../kube/index.ts';
 import type { FileKey } from '../encryption/encrypted-body.ts';
 import { isFinal } from '../backup-state.ts';
 
@@ -201,23 +201,30 @@ export function checksSignatures(bucket: Bucket): boolean {
   return signing !== undefined || isRequired === true;
 }
 
-interface StoredFiles {
+export interface StoredFiles {
   readonly bucket: Bucket;
   readonly name: string;
   readonly signature: SignatureState;
+  /** The signature itself; undefined for other states than `signed`. */
+  readonly mac?: string | undefined;
 }
 
 /**
- * Throws `WRONG_SIGNATURE` for changed files, and `NOT_SIGNED` for unsigned files if the Backup in
- * the cluster had a signature. {@link IGNORE_SIGNATURE} overrules both.
+ * Throws `WRONG_SIGNATURE` for changed or replaced files. Throws `NOT_SIGNED` for unsigned files,
+ * if the Backup in the cluster had a signature. {@link IGNORE_SIGNATURE} overrules both.
  */
 export function assertUnchanged(
-  { bucket, name, signature: state }: StoredFiles,
+  { bucket, name, signature: state, mac }: StoredFiles,
   known?: Annotated,
 ): void {
   const { annotations } = known?.metadata ?? {};
-  if (state === 'signed' || annotations?.[IGNORE_SIGNATURE] === 'true') return;
+  if (annotations?.[IGNORE_SIGNATURE] === 'true') return;
   const wayOut = `To use it nevertheless, annotate the Backup with ${IGNORE_SIGNATURE}=true`;
+  if (state === 'signed') {
+    if ((annotations?.[SIGNATURE] ?? mac) === mac) return;
+    const text = `somebody brought back files of an earlier state of backup ${name}: their signature differs from its annotation ${SIGNATURE}. ${wayOut}`;
+    throw new CodedError('WRONG_SIGNATURE', text);
+  }
   if (state === 'wrong') {
     const text = `the signature of backup ${name} is wrong: its files were changed after they were signed. ${wayOut}`;
     throw new CodedError('WRONG_SIGNATURE', text);

@@ -6,7 +6,15 @@ import {
 } from '../../archive/index.ts';
 import { isCanceled, messageOf } from '../../base/index.ts';
 import { parseBackupStorageLocation } from '../../config/index.ts';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES, SIGNED } from '../../kube/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  isSynced,
+  isUsable,
+  RESTORES,
+  SIGNATURE,
+  SIGNED,
+} from '../../kube/index.ts';
 import { loadLocation } from '../../repository-access/index.ts';
 import { countOf } from '../output/numbers.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';
@@ -78,18 +86,33 @@ export async function knownObjects(
   { client, namespace, signal }: Session,
 ): Promise<KnownObjects> {
   const signed = new Set<string>();
+  const signatures = new Map<string, string>();
   const withoutPrevious = new Set<string>();
+  let newestUnsigned: string | undefined;
   const backups = await client.collect(BACKUPS, { namespace, signal }, (object) => {
     const { metadata, spec, status } = object as Run;
     if (spec?.storageLocation !== location) return [];
+    const { phase = '', completionTimestamp } = status ?? {};
+    const signature = metadata.annotations?.[SIGNATURE];
+    if (signature !== undefined) signatures.set(metadata.name, signature);
     if (metadata.annotations?.[SIGNED] === 'true') signed.add(metadata.name);
+    else if (isUsable(phase) && !isSynced(object) && completionTimestamp) {
+      if (completionTimestamp > (newestUnsigned ?? '')) newestUnsigned = completionTimestamp;
+    }
     if (metadata.annotations?.[IGNORE_MISSING] === 'true') withoutPrevious.add(metadata.name);
-    return [[metadata.name, status?.phase ?? ''] as const];
+    return [[metadata.name, phase] as const];
   });
   const restores = await client.collect(RESTORES, { namespace, signal }, ({ metadata }) => [
     metadata.name,
   ]);
-  return { backups: new Map(backups), signed, withoutPrevious, restores: new Set(restores) };
+  return {
+    backups: new Map(backups),
+    signed,
+    signatures,
+    withoutPrevious,
+    newestUnsigned,
+    restores: new Set(restores),
+  };
 }
 
 function print(checked: readonly Checked[], isAll: boolean): void {

@@ -36,6 +36,11 @@ export const SYNCED_UID = 'longshore.io/synced-uid';
  * writer to the bucket can remove the signature, but not this annotation.
  */
 export const SIGNED = 'longshore.io/signed';
+/**
+ * Annotation on a finished Backup: the signature of its files. A writer to the bucket can bring
+ * back files of an earlier state, which are signed as well.
+ */
+export const SIGNATURE = 'longshore.io/signature';
 
 /** Whether the sync created this Backup from files in the bucket. */
 export const isSynced = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>

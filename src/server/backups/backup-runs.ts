@@ -21,7 +21,6 @@ import {
   isPassing,
   keyOf,
   type KubeClient,
-  SIGNED,
 } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { withUntold } from '../operations/cancel-operations.ts';
@@ -223,8 +222,8 @@ export class BackupRuns {
         onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
-      const metadata = outcome.isSigned === true && { annotations: { [SIGNED]: 'true' } };
-      const written = await phases.insist(backup, { ...(metadata && { metadata }), status });
+      const metadata = { annotations: { ...outcome.marks } };
+      const written = await phases.insist(backup, { metadata, status });
       this.#hadRun.add(backup.metadata.uid);
       if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);

@@ -1,4 +1,4 @@
-import type { RestoreRef } from '../../archive/index.ts';
+import type { RestoreRef, StoredArchive } from '../../archive/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { BackupAction, BlockAction, Progress } from '../../backup/index.ts';
@@ -83,7 +83,8 @@ export interface RunOutcome {
   /** `WaitingForPluginOperations` or `Finalizing`, or either with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
-  readonly isSigned?: boolean;
+  /** See {@link StoredArchive.marks}. */
+  readonly marks?: StoredArchive['marks'];
   /** Size of the tarball, if this run made it. */
   readonly tarballBytes?: number;
 }

@@ -23,6 +23,8 @@ import {
   type OwnerReference,
   POD_VOLUME_BACKUPS,
   SCHEDULES,
+  SIGNED,
+  SYNCED_UID,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
@@ -49,7 +51,7 @@ export interface SyncOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly backups: KnownBackups;
-  readonly archive: Pick<BackupArchive, 'has' | 'list' | 'open'>;
+  readonly archive: Pick<BackupArchive, 'has' | 'isNoted' | 'list' | 'open'>;
   /** As read before its bucket was opened. */
   readonly location: BackupStorageLocation;
   /** From the cache; undefined if it was deleted. */
@@ -224,7 +226,7 @@ class LocationSync {
           phase: standing === 'abandoned' ? 'PartiallyFailed' : undefined,
           isPending: podVolumeBackups.length > 0,
           isExpired,
-          isSigned: stored.signature === 'signed',
+          marks: stored.marks,
         }),
         { signal },
       );
@@ -344,7 +346,7 @@ class LocationSync {
       memory,
       nowMs: this.#nowMs,
     });
-    const gone = missing.filter((backup) => verdicts.get(backup) === 'gone');
+    const gone = await this.#explained(missing.filter((backup) => verdicts.get(backup) === 'gone'));
     const elsewhere = missing.filter((backup) => verdicts.get(backup) === 'elsewhere').length;
     let removed = 0;
     if (gone.length > 0 && !(await this.#isAnyThere(gone))) {
@@ -359,6 +361,43 @@ class LocationSync {
     const held = missing.length - removed;
     memory.held = held;
     return { removed, held, elsewhere };
+  }
+
+  /**
+   * Leaves out signed Backups without a reason: a writer to the bucket removed their files. The
+   * Backup stays until it expires, because only the cluster knows about the newest backup.
+   */
+  async #explained(gone: readonly Backup[]): Promise<Backup[]> {
+    const { memory } = this.#options;
+    const nowMs = this.#nowMs;
+    const all = await mapLimited(gone, AT_ONCE, async (backup) => {
+      const { uid } = backup.metadata;
+      if (memory.isUnexplained(uid, nowMs)) return [];
+      if (await this.#isExplained(backup)) return [backup];
+      memory.unexplained(uid, nowMs);
+      this.#tellOfLoss(backup);
+      return [];
+    });
+    return all.flat();
+  }
+
+  async #isExplained({ metadata, status }: Backup): Promise<boolean> {
+    const { archive, client, signal } = this.#options;
+    const { name, uid, annotations = {} } = metadata;
+    if (annotations[SIGNED] !== 'true' || hasExpired(status, client.clock.nowNs())) return true;
+    try {
+      return await archive.isNoted(name, annotations[SYNCED_UID] ?? uid, { signal });
+    } catch (error) {
+      if (!isCode(error, 'STORAGE_DENIED')) throw error;
+      return false;
+    }
+  }
+
+  #tellOfLoss({ metadata: { name } }: Backup): void {
+    const { logger, memory } = this.#options;
+    if (!memory.isNew(`lost ${name}`)) return;
+    const text = `the files of a signed backup are gone from its location, and Longshore did not delete them: the Backup stays until it expires. Bring the files back, or run "longshore backup delete ${name}"`;
+    logger.error({ location: this.#name, backup: name }, text);
   }
 
   /** Looks each key up, in case the listing was cut off. */

@@ -1,12 +1,14 @@
 /** Memory limit per location, because other programs fill the bucket. Our choice. */
 const NAMES_MAX = 10_000;
-/** Delay before a refused backup is read again, because a person has to fix it. Our choice. */
+/** Delay before another look at a problem that a person has to fix. Our choice. */
 const REFUSED_MS = 3_600_000;
 
 /** A Backup whose files are missing. */
 interface Missing {
   readonly sinceMs: number;
   readonly looks: number;
+  /** Time of the last search for the reason, which found none. */
+  unexplainedAtMs?: number | undefined;
 }
 
 /** State between syncs. A new process starts empty: it reads and logs everything again. */
@@ -57,11 +59,23 @@ export class SyncMemory {
     const before = this.#missing;
     this.#missing = new Map(
       Array.from(uids, (uid) => {
-        const { sinceMs, looks } = before.get(uid) ?? { sinceMs: nowMs, looks: 0 };
+        const { sinceMs, looks, ...rest } = before.get(uid) ?? { sinceMs: nowMs, looks: 0 };
         // A clock that was ahead must not set the start.
-        return [uid, { sinceMs: Math.min(sinceMs, nowMs), looks: looks + 1 }];
+        return [uid, { ...rest, sinceMs: Math.min(sinceMs, nowMs), looks: looks + 1 }];
       }),
     );
     return this.#missing;
+  }
+
+  /** Records that nothing tells why the files of a Backup are missing. */
+  unexplained(uid: string, nowMs: number): void {
+    const missing = this.#missing.get(uid);
+    if (missing) missing.unexplainedAtMs = nowMs;
+  }
+
+  /** Whether a search in the last hour found no reason. */
+  isUnexplained(uid: string, nowMs: number): boolean {
+    const atMs = this.#missing.get(uid)?.unexplainedAtMs;
+    return atMs !== undefined && nowMs >= atMs && nowMs - atMs < REFUSED_MS;
   }
 }

@@ -11,7 +11,6 @@ import {
   type OwnerReference,
   type PodVolumeBackup,
   SCHEDULE_UID,
-  SIGNED,
   SYNCED_SCHEDULE_UID,
   SYNCED_UID,
   validLabel,
@@ -39,8 +38,8 @@ export interface SyncedBackupOptions {
   readonly isPending: boolean;
   /** The backup has already expired. */
   readonly isExpired: boolean;
-  /** See {@link SIGNED}. */
-  readonly isSigned: boolean;
+  /** See {@link StoredArchive.marks}. */
+  readonly marks: Readonly<Record<string, string>>;
 }
 
 /**
@@ -54,7 +53,7 @@ export interface SyncedBackupOptions {
  */
 export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
-  { namespace, location, phase, owners, isPending, isExpired, isSigned }: SyncedBackupOptions,
+  { namespace, location, phase, owners, isPending, isExpired, marks }: SyncedBackupOptions,
 ): NewObject<Backup> {
   const { name, uid = '', labels, annotations } = metadata as Partial<KubeObject['metadata']>;
   const given = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith(OWN_PREFIX));
@@ -72,7 +71,7 @@ export function syncedBackup(
         ...(scheduleUid !== undefined && { [SYNCED_SCHEDULE_UID]: scheduleUid }),
         ...(isExpired && { [EXPIRED_AT_SYNC]: String(expiration) }),
         ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
-        ...(isSigned && { [SIGNED]: 'true' }),
+        ...marks,
       },
       ...(owners.length > 0 && { ownerReferences: [...owners] }),
     },

@@ -6,6 +6,7 @@ import {
   type LocationFinding,
   ScratchFile,
   signingBy,
+  signingKey,
   signWith,
   surveyLocation,
   TarballWriter,
@@ -156,6 +157,26 @@ describe('a backup that is missing', () => {
     expect(await cluster.missing()).toMatchObject([{ name: SECOND.name, harm: true }]);
   });
 
+  it.each(['without its signature', 'with another signature of its own'])(
+    'is noticed when it comes back %s, also in a cluster that never knew it',
+    async (how) => {
+      const objects = new MemoryBucket();
+      const cluster = await stored(objects);
+      const key = `backups/${SECOND.name}/longshore-checksums.json`;
+      const before = new Map(objects.objects);
+      remove(objects, SECOND.name);
+      if (how.startsWith('with another')) await cluster.store(SECOND);
+      else {
+        for (const [name, bytes] of before) objects.objects.set(name, bytes);
+        objects.objects.delete(key);
+      }
+      const others = await Cluster.of(objects);
+      expect(await others.missing()).toMatchObject([
+        { name: SECOND.name, harm: true, text: expect.stringContaining('replaced') as unknown },
+      ]);
+    },
+  );
+
   it('cannot be excused by a forged or a copied note', async () => {
     const noted = new MemoryBucket();
     await (await stored(noted)).delete(THIRD.name);
@@ -165,6 +186,8 @@ describe('a backup that is missing', () => {
       note,
       note.replaceAll(THIRD.name, SECOND.name),
       note.replace(/"mac":"../, '"mac":"00'),
+      note.replace(/,"signature":.*/, '}'),
+      note.replace(/"key":"..../, '"key":"0000'),
       'null',
     ]) {
       const objects = new MemoryBucket();
@@ -174,6 +197,35 @@ describe('a backup that is missing', () => {
       objects.objects.set(at, Buffer.from(forged));
       expect(await cluster.missing()).toMatchObject([{ name: SECOND.name, harm: true }]);
     }
+  });
+
+  it.each(['deleted by this cluster', 'deleted by another one'])(
+    'replaces a note that somebody planted before the backup was %s',
+    async (who) => {
+      const objects = new MemoryBucket();
+      const cluster = await stored(objects);
+      const other = await Cluster.of(objects);
+      for (const [name, backup] of cluster.known) other.known.set(name, backup);
+      const at = `metadata/longshore-deleted/${SECOND.name}/uid-${SECOND.name}.json`;
+      const forged = { version: 1, uid: `uid-${SECOND.name}`, deleted: 'x', states: ['deleted'] };
+      objects.objects.set(at, Buffer.from(JSON.stringify(forged)));
+      await (who === 'deleted by another one' ? other : cluster).delete(SECOND.name);
+      expect(await cluster.missing()).toEqual([]);
+    },
+  );
+
+  it('cannot be excused by backups that somebody stores', async () => {
+    const objects = new MemoryBucket();
+    const cluster = await stored(objects);
+    const forged = backupOf({ name: 'velero', completed: '2026-11-28T05:00:00Z' });
+    objects.objects.set('backups/velero/velero-backup.json', Buffer.from(JSON.stringify(forged)));
+    const other = await Cluster.of(objects, 'another');
+    await other.store({ name: 'other', completed: '2026-11-28T05:00:00Z' });
+    remove(objects, SECOND.name);
+    expect(await cluster.missing()).toMatchObject([{ name: SECOND.name, harm: true }]);
+    // Older than the missing backup: this cluster has changed from Velero to Longshore.
+    const newestUnsigned = '2026-11-25T01:00:00Z';
+    expect(await cluster.missing(NOW, { newestUnsigned })).toMatchObject([{ harm: true }]);
   });
 });
 
@@ -213,13 +265,14 @@ describe('no backup is called missing', () => {
     expect(await cluster.missing(NOW, { backups })).toEqual([]);
   });
 
-  it('by a backup that is unsigned, changed, or signed by another password', async () => {
+  it('by a backup that is unsigned or changed, or whose key is unknown', async () => {
     const objects = new MemoryBucket();
     await stored(objects);
     remove(objects, SECOND.name);
     expect(await (await Cluster.of(objects, 'another')).missing()).toEqual([]);
     objects.objects.delete(`backups/${THIRD.name}/longshore-checksums.json`);
-    expect(await (await Cluster.of(objects)).missing()).toEqual([]);
+    // The last backup names the changed backup. No signed backup names the missing backup.
+    expect(await (await Cluster.of(objects)).missing()).toMatchObject([{ name: THIRD.name }]);
   });
 
   it('in a bucket that is written once', async () => {
@@ -246,29 +299,19 @@ describe('no backup is called missing', () => {
 });
 
 describe('nothing is claimed of a missing backup', () => {
-  it.each(['unsigned', 'signed by another password'])(
-    'where backups are %s, unless the location requires signatures',
-    async (how) => {
-      const objects = new MemoryBucket();
-      const cluster = await stored(objects);
-      if (how === 'unsigned') {
-        const velero = backupOf({ name: 'velero', completed: '2026-11-28T05:00:00Z' });
-        objects.objects.set(
-          'backups/velero/velero-backup.json',
-          Buffer.from(JSON.stringify(velero)),
-        );
-      } else {
-        const other = await Cluster.of(objects, 'another');
-        await other.store({ name: 'other', completed: '2026-11-28T05:00:00Z' });
-      }
-      remove(objects, SECOND.name);
-      expect(await cluster.missing()).toMatchObject([
-        { harm: false, text: expect.stringContaining('may have deleted it') as unknown },
-      ]);
-      const strict = await Cluster.of(objects, 'secret', true);
-      expect(await strict.missing()).toMatchObject([{ name: SECOND.name, harm: true }]);
-    },
-  );
+  it('where this cluster made a later backup without a signature, unless the location requires one', async () => {
+    const objects = new MemoryBucket();
+    const cluster = await stored(objects);
+    remove(objects, SECOND.name);
+    const newestUnsigned = '2026-11-28T05:00:00Z';
+    expect(await cluster.missing(NOW, { newestUnsigned })).toMatchObject([
+      { harm: false, text: expect.stringContaining('may have deleted it') as unknown },
+    ]);
+    const strict = await Cluster.of(objects, 'secret', true);
+    expect(await strict.missing(NOW, { newestUnsigned })).toMatchObject([
+      { name: SECOND.name, harm: true },
+    ]);
+  });
 
   it('where a lifecycle rule or a copy left out all backups up to a day', async () => {
     const objects = new MemoryBucket();
@@ -282,20 +325,27 @@ describe('nothing is claimed of a missing backup', () => {
       },
     ]);
   });
+});
 
-  it('where a cluster with another password deleted it', async () => {
+describe('notes of deletions', () => {
+  it('excuse a backup with the key that signed them, which another cluster may give', async () => {
     const objects = new MemoryBucket();
     const cluster = await stored(objects);
     const other = await Cluster.of(objects, 'another');
     other.known.set(SECOND.name, backupOf(SECOND));
     await other.delete(SECOND.name);
     expect(await cluster.missing()).toMatchObject([
-      { harm: false, text: expect.stringContaining('another password') as unknown },
+      {
+        harm: true,
+        text: expect.stringContaining('longshore repository add-archive-keys') as unknown,
+      },
     ]);
+    const earlierKeys = [(await signingKey('another')).toString('hex')];
+    const signing = await signingBy({ current: 'secret', others: [], earlierKeys });
+    signWith(cluster.bucket, { signing, isRequired: false });
+    expect(await cluster.missing()).toEqual([]);
   });
-});
 
-describe('notes of deletions', () => {
   it('are stored after the deletion if the bucket was full, and their failure fails nothing', async () => {
     const objects = new MemoryBucket();
     const cluster = await stored(objects);

@@ -191,6 +191,44 @@ describe('the signature of a backup', () => {
     }).not.toThrow();
   });
 
+  it('is not accepted for an earlier state of the backup', async () => {
+    const bucket = await seenBy(new Map(), only('secret'));
+    const archive = new BackupArchive(bucket);
+    await archive.put('b1', await newBackup('b1', 'Finalizing', 'before'));
+    expect((await open(bucket)).marks).toEqual({ 'longshore.io/signed': 'true' });
+    const earlier = new Map(bucket.objects);
+    const put = bucket.put.bind(bucket);
+    let between: Buffer | undefined;
+    bucket.put = async (key, ...given) => {
+      await put(key, ...given);
+      if (key === SUMS) between ??= bucket.objects.get(key);
+    };
+    const contents = await tarballOf('after');
+    await archive.update('b1', { contents, metadata: backupOf('b1', 'Completed') });
+    const last = await open(bucket);
+    const known = { metadata: { annotations: last.marks } };
+    expect(() => {
+      last.assertTrusted(known);
+    }).not.toThrow();
+    // Signed while files were being replaced: both tarballs are allowed.
+    const CONTENTS = 'backups/b1/b1.tar.gz';
+    bucket.objects.set(CONTENTS, earlier.get(CONTENTS) ?? Buffer.alloc(0));
+    bucket.objects.set(SUMS, between ?? Buffer.alloc(0));
+    const rolledBack = await open(bucket);
+    expect(rolledBack.signature).toBe('signed');
+    expect(() => {
+      rolledBack.assertTrusted(known);
+    }).toThrow('brought back files of an earlier state');
+    const knownObjects = {
+      backups: new Map([['b1', 'Completed']]),
+      signed: new Set(['b1']),
+      signatures: new Map([['b1', last.link.mac ?? '']]),
+      restores: new Set<string>(),
+    };
+    const survey = await surveyLocation(bucket, () => Promise.resolve(knownObjects), { nowNs });
+    expect(survey.findings).toMatchObject([{ kind: 'WrongSignature', name: 'b1', harm: true }]);
+  });
+
   const attacks: readonly (readonly [string, (bucket: MemoryBucket) => void | Promise<void>])[] = [
     [
       'another sum of the tarball',

@@ -83,6 +83,8 @@ describe('signatures on the page', () => {
       status: { phase: 'Available' },
     });
     api.put(BACKUPS as never, ...NAMES.filter((name) => name !== 'b').map(backupOf));
+    const metadata = { name: 'lost', annotations: { 'longshore.io/signed': 'true' } };
+    api.put(BACKUPS as never, { ...backupOf('lost'), metadata });
     page = await openPage(api);
     await vi.waitFor(async () => {
       body = (await page.ask('/')).body;
@@ -93,7 +95,7 @@ describe('signatures on the page', () => {
 
   it('are counted for each location, with its settings', () => {
     expect(sectionOf(body, 'locations')).toMatch(
-      /1 wrong, 3 signed, 1 encrypted, signatures required, new backups are encrypted ✗ (b ✗ d|d ✗ b)/,
+      /1 wrong, 3 signed, 1 encrypted, signatures required, new backups are encrypted (✗ (b|d|lost) ?){3}/,
     );
   });
 
@@ -107,9 +109,10 @@ describe('signatures on the page', () => {
 
   it('that are wrong, and backups that are missing, stand in the first line and under Attention', () => {
     const figures = textOf(/<ul class="figures".*?<\/ul>/s.exec(body)?.[0] ?? '');
-    expect(figures).toMatch(/^\s*✗ 2 changed or missing in the bucket/);
+    expect(figures).toMatch(/^\s*✗ 3 changed or missing in the bucket/);
     const attention = sectionOf(body, 'attention');
     expect(attention).toMatch(/Backup b .*it is missing: backup c names it as the one before it/);
+    expect(attention).toMatch(/Backup lost .*its files are not in the bucket/);
     expect(attention).toMatch(/Backup d .*its files were changed after they were signed/);
     expect(attention).toContain('longshore backup-location check default');
   });

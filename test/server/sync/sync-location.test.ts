@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { BackupArchive } from '../../../src/archive/index.ts';
+import { BackupArchive, signingBy, signWith } from '../../../src/archive/index.ts';
 import {
   CodedError,
   ManualClock,
@@ -429,6 +429,39 @@ describe('the sync of a location', () => {
       expect(await names()).toEqual(['b1', 'b3']);
     });
 
+    it('none that was signed, without a true note of its deletion', async () => {
+      const passwords = { current: 'a secret', others: [], earlierKeys: [] };
+      signWith(bucket, { signing: await signingBy(passwords), isRequired: false });
+      const signed = { metadata: { annotations: { 'longshore.io/signed': 'true' } } };
+      for (const name of ['b4', 'b5']) store(name);
+      await lose('b4');
+      for (const name of ['b2', 'b4', 'b5']) {
+        await client.patch(BACKUPS, { namespace: VELERO, name }, signed);
+        bucket.objects.delete(`backups/${name}/velero-backup.json`);
+      }
+      const expiration = '2026-11-21T01:00:00Z';
+      await client.patch(BACKUPS, { namespace: VELERO, name: 'b5' }, { status: { expiration } });
+      bucket.objects.set(
+        'metadata/longshore-deleted/b4/stored-b4.json',
+        Buffer.from('{"version":1,"uid":"stored-b4","deleted":"2026-11-21T01:00:00Z","states":[]}'),
+      );
+      clock.advance(20n * MINUTE);
+      await sync();
+      clock.advance(20n * MINUTE);
+      expect(await sync()).toMatchObject({ removed: 1, held: 2 });
+      for (let at = 0; at < 4; at++) expect(await sync()).toMatchObject({ removed: 0, held: 2 });
+      expect(await names()).toEqual(['b1', 'b2', 'b3', 'b4']);
+      const requests = bucket.requests;
+      await sync();
+      expect(bucket.requests - requests).toBeLessThan(3);
+      // A deletion by another cluster.
+      const nowNs = clock.nowNs();
+      await new BackupArchive(bucket).deleteOf('b4', 'stored-b4', { nowNs });
+      clock.advance(61n * MINUTE);
+      expect(await sync()).toMatchObject({ removed: 1, held: 1 });
+      expect(await names()).toEqual(['b1', 'b2', 'b3']);
+    });
+
     it.each([
       'New',
       'InProgress',
@@ -462,6 +495,7 @@ describe('the sync of a location', () => {
       const cut = new BackupArchive(bucket);
       const archive: SyncOptions['archive'] = {
         has: (...given) => cut.has(...given),
+        isNoted: (...given) => cut.isNoted(...given),
         open: (...given) => cut.open(...given),
         async *list() {
           await Promise.resolve();
@@ -480,6 +514,7 @@ describe('the sync of a location', () => {
       const whole = new BackupArchive(bucket);
       const archive: SyncOptions['archive'] = {
         has: (...given) => whole.has(...given),
+        isNoted: (...given) => whole.isNoted(...given),
         open: (...given) => whole.open(...given),
         async *list() {
           await Promise.resolve();
@@ -620,6 +655,7 @@ describe('the sync of a location', () => {
     const whole = new BackupArchive(bucket);
     const archive: SyncOptions['archive'] = {
       has: (...given) => whole.has(...given),
+      isNoted: (...given) => whole.isNoted(...given),
       list: (...given) => whole.list(...given),
       open: (name, ...given) =>
         name < 'b30'
@@ -635,6 +671,7 @@ describe('the sync of a location', () => {
     const whole = new BackupArchive(bucket);
     const archive: SyncOptions['archive'] = {
       has: (...given) => whole.has(...given),
+      isNoted: (...given) => whole.isNoted(...given),
       list: (...given) => whole.list(...given),
       open: () => Promise.reject(new CodedError('STORAGE_FAILED', 'slow down')),
     };

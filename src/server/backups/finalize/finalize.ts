@@ -50,7 +50,6 @@ import {
   type KubeClient,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
-  SIGNED,
   validLabel,
 } from '../../../kube/index.ts';
 import {
@@ -127,20 +126,19 @@ export async function finalize(
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
-  const isSigned = await wasSigned(archive, backup, signal);
-  await write(backup, status, { ...options, isSigned });
+  const annotations = await storedMarks(archive, backup, signal);
+  await write(backup, status, { ...options, annotations });
 }
 
-async function wasSigned(
+async function storedMarks(
   archive: BackupArchive,
   { metadata: { name } }: Backup,
   signal: AbortSignal,
-): Promise<boolean> {
+): Promise<StoredArchive['marks']> {
   try {
-    const stored = await openedArchive(archive, name, signal);
-    return stored?.signature === 'signed';
+    return (await openedArchive(archive, name, signal))?.marks ?? {};
   } catch (error) {
-    if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
+    if (isCode(error, 'DAMAGED_ARCHIVE')) return {};
     throw error;
   }
 }
@@ -148,13 +146,12 @@ async function wasSigned(
 async function write(
   { metadata }: Backup,
   status: BackupStatus,
-  options: FinalizeOptions & { readonly isSigned?: boolean },
+  options: FinalizeOptions & { readonly annotations?: StoredArchive['marks'] },
 ): Promise<void> {
-  const { client, map, signal, assertLeading, isSigned } = options;
+  const { client, map, signal, assertLeading, annotations = {} } = options;
   const { uid, resourceVersion } = metadata;
   assertLeading();
-  const annotations = isSigned && { [SIGNED]: 'true' };
-  const patch = { metadata: { uid, resourceVersion, ...(annotations && { annotations }) }, status };
+  const patch = { metadata: { uid, resourceVersion, annotations }, status };
   await client.patch(BACKUP_RESOURCE, metadata, patch, { signal });
   map.forget(uid);
 }

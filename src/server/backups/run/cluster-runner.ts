@@ -202,7 +202,7 @@ export class ClusterRunner implements BackupRunner {
     const { phase = '', ...rest } = status ?? {};
     // The previous process may have died right after storing it.
     if (isOver(phase)) await archive.seal(name, uid, { signal });
-    return { phase, status: rest, ...(stored.signature === 'signed' && { isSigned: true }) };
+    return { phase, status: rest, marks: stored.marks };
   }
 
   async #make(request: RunRequest, archive: BackupArchive, journal: Journal): Promise<RunOutcome> {
@@ -377,7 +377,7 @@ export class ClusterRunner implements BackupRunner {
       phase,
       status: { ...status, hookStatus },
       tarballBytes: contents.lengthBytes,
-      ...(archive.signs && { isSigned: true }),
+      ...(archive.signs && { marks: { [SIGNED]: 'true' } }),
     };
   }
 

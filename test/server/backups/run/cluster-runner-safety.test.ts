@@ -140,12 +140,13 @@ describe('a run that others interfere with', () => {
       status: { phase: 'Completed' },
     };
     rig.bucket.objects.set('backups/b1/velero-backup.json', Buffer.from(JSON.stringify(forged)));
-    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', isSigned: true });
+    const marks = { 'longshore.io/signed': 'true' };
+    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', marks });
     const stored = await new BackupArchive(rig.bucket).open('b1');
     expect(stored.signature).toBe('signed');
     expect(await pathsIn(rig)).toHaveLength(9);
     // A backup with this server's own signature is accepted.
-    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', isSigned: true });
+    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', marks });
   });
 
   it('hooks that thaw are run again where the connection ended without an answer', async () => {
