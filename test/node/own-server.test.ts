@@ -139,11 +139,8 @@ describe.skipIf(!hasRealNode())(
     }
 
     async function withoutNamespaces(namespaces = NAMESPACES): Promise<void> {
-      for (const namespace of namespaces) {
-        await node.kubectl(
-          ...['delete', 'namespace', namespace, '--timeout=90s', '--ignore-not-found'],
-        );
-      }
+      const waits = ['--timeout=180s', '--ignore-not-found'];
+      await node.kubectl('delete', 'namespace', ...namespaces, ...waits);
     }
 
     async function assertRestored(name: string): Promise<string> {

@@ -54,7 +54,7 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
     const metadata = { name: 'nightly', uid: 'uid-nightly', namespace: 'velero' };
     const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
     const backup = { metadata, spec: { storageLocation: 'default' }, status };
-    api.put(BACKUPS as never, backup);
+    api.put(BACKUPS, backup);
     const folder = join(store, 'backups/nightly');
     fs.mkdirSync(folder, { recursive: true });
     const kind = { apiVersion: 'velero.io/v1', kind: 'Backup' };

@@ -67,7 +67,7 @@ describe('files of backups on the status page', () => {
     const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
     for (const name of ['nightly', 'other', 'gone', 'taken']) {
       const metadata = { name, uid: `uid-${name}`, namespace: 'velero' };
-      api.put(BACKUPS as never, { metadata, spec: { storageLocation: 'default' }, status });
+      api.put(BACKUPS, { metadata, spec: { storageLocation: 'default' }, status });
       if (name === 'gone') continue;
       // Another Backup has stored the files of this one's name.
       const isTaken = name === 'taken';

@@ -28,7 +28,7 @@ function put(api: FakeApi, name: string, status: object, results?: object): void
     spec: { storageLocation: 'default' },
     status: { ...TIMES, ...status },
   };
-  api.put(BACKUPS as never, backup);
+  api.put(BACKUPS, backup);
   const folder = join(work, 'backups', name);
   fs.mkdirSync(folder, { recursive: true });
   const kind = { apiVersion: 'velero.io/v1', kind: 'Backup' };
@@ -39,7 +39,7 @@ function put(api: FakeApi, name: string, status: object, results?: object): void
 }
 
 function putRestore(api: FakeApi, name: string, status: object, results: object): void {
-  api.put(RESTORES as never, {
+  api.put(RESTORES, {
     metadata: { name, uid: `uid-${name}` },
     spec: { backupName: 'partial' },
     status: { ...TIMES, ...status },
@@ -78,27 +78,27 @@ describe('the page of a run that failed', () => {
     put(api, 'damaged', { phase: 'PartiallyFailed', errors: 1 });
     fs.writeFileSync(join(work, 'backups/damaged/damaged-results.gz'), 'not gzip');
     put(api, 'taken', { phase: 'Failed', errors: 1 }, { errors: { velero: ['of another one'] } });
-    api.put(BACKUPS as never, {
+    api.put(BACKUPS, {
       metadata: { name: 'taken', uid: 'uid-here', namespace: 'velero' },
       spec: { storageLocation: 'default' },
       status: { ...TIMES, phase: 'Failed', errors: 1, failureReason: 'its name is taken' },
     });
-    api.put(BACKUPS as never, {
+    api.put(BACKUPS, {
       metadata: { name: 'nowhere' },
       spec: { storageLocation: 'far' },
       status: { ...TIMES, phase: 'PartiallyFailed', errors: 1 },
     });
-    api.put(BACKUP_STORAGE_LOCATIONS as never, {
+    api.put(BACKUP_STORAGE_LOCATIONS, {
       metadata: { name: 'away' },
       spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
       status: { phase: 'Unavailable', message: 'no route to host' },
     });
-    api.put(SCHEDULES as never, {
+    api.put(SCHEDULES, {
       metadata: { name: 'wrong' },
       spec: { schedule: 'every night' },
       status: { phase: 'FailedValidation', validationErrors: ['invalid schedule'] },
     });
-    api.put(BACKUP_REPOSITORIES as never, {
+    api.put(BACKUP_REPOSITORIES, {
       metadata: { name: 'shop-default-kopia' },
       spec: { backupStorageLocation: 'default', repositoryType: 'kopia', volumeNamespace: 'shop' },
       status: { phase: 'NotReady', message: 'access denied' },

@@ -206,7 +206,7 @@ describe('a page that others can reach', () => {
 
 describe('a page that only this machine reaches', () => {
   it('asks for no login, and answers only to names of this machine', async () => {
-    const api = new FakeApi().put(BACKUPS as never, { metadata: { name: 'b' } });
+    const api = new FakeApi().put(BACKUPS, { metadata: { name: 'b' } });
     await using page = await openPage(api);
     await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     for (const host of ['localhost:8086', '127.0.0.1', '[::1]:1', 'LOCALHOST']) {

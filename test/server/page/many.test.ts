@@ -30,7 +30,7 @@ function backups(): object[] {
 
 describe('ten thousand backups', () => {
   it('are shown a hundred at a time, newest first, and sorted once for many visitors', async () => {
-    const api = new FakeApi().put(BACKUPS as never, ...backups());
+    const api = new FakeApi().put(BACKUPS, ...backups());
     await using page = await openPage(api);
     await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     const rows = (body: string): string[] =>
@@ -53,7 +53,7 @@ describe('ten thousand backups', () => {
   });
 
   it('cost a visitor no look through all of them: it happens every two seconds at most, and when something changed', async () => {
-    const api = new FakeApi().put(BACKUPS as never, ...backups());
+    const api = new FakeApi().put(BACKUPS, ...backups());
     const volumes = {
       run: () => Promise.resolve(),
       look: () => Promise.resolve(undefined),
@@ -84,10 +84,10 @@ describe('ten thousand backups', () => {
       metadata: { name: 'newest' },
       status: { startTimestamp: '2026-11-26T09:59:00Z' },
     };
-    api.put(BACKUPS as never, change);
+    api.put(BACKUPS, change);
     await expect.poll(async () => (await view.look()).backups[0]?.name, PATIENT).toBe('newest');
     expect(view.sorts).toBe(sorts + 1);
-    api.put(BACKUPS as never, { ...change, status: { phase: 'InProgress' } });
+    api.put(BACKUPS, { ...change, status: { phase: 'InProgress' } });
     for (let at = 0; at < 100; at++) await view.look();
     expect(view.sorts).toBe(sorts + 1);
     clock.advance(2n * SECOND_NS);
@@ -100,11 +100,11 @@ describe('ten thousand backups', () => {
   });
 
   it('are shown within 200 ms, also while a hundred of them run and move two thousand volumes', async () => {
-    const api = new FakeApi().put(BACKUPS as never, ...backups());
+    const api = new FakeApi().put(BACKUPS, ...backups());
     const running = (at: number): string => `running-${at % 100}`;
     const status = { phase: 'InProgress', startTimestamp: '2026-11-26T09:30:00Z' };
     api.put(
-      BACKUPS as never,
+      BACKUPS,
       ...Array.from({ length: 100 }, (_, at) => ({ metadata: { name: running(at) }, status })),
     );
     const uploads = Array.from({ length: 4000 }, (_, at) => {
@@ -112,7 +112,7 @@ describe('ten thousand backups', () => {
       const progress = { bytesDone: 1 << 20, totalBytes: 1 << 30 };
       return uploadOf(`up-${at}`, running(at), { phase, node: `node-${at % 50}`, progress });
     });
-    api.put(DATA_UPLOADS as never, ...uploads);
+    api.put(DATA_UPLOADS, ...uploads);
     await using page = await openPage(api);
     await expect.poll(async () => (await page.ask('/')).body, PATIENT).toContain('claim-up-');
     expect(sectionOf((await page.ask('/')).body, 'under-way')).toContain('20 of 40 ended');
@@ -128,9 +128,7 @@ describe('ten thousand backups', () => {
     const uploads = Array.from({ length: 2000 }, (_, at) =>
       uploadOf(`up-${at}`, 'daily-00000', { phase: at % 2 === 0 ? 'InProgress' : 'Completed' }),
     );
-    const api = new FakeApi()
-      .put(BACKUPS as never, ...backups())
-      .put(DATA_UPLOADS as never, ...uploads);
+    const api = new FakeApi().put(BACKUPS, ...backups()).put(DATA_UPLOADS, ...uploads);
     await using page = await openPage(api);
     await expect.poll(async () => (await page.ask('/')).body, PATIENT).toContain('claim-up-0');
     const asked = api.asked.length;
@@ -152,7 +150,7 @@ it('ten thousand restores: each has its page, and the overview shows no more of 
     spec: { backupName: 'daily-00000' },
     status: { phase: 'Completed', startTimestamp: '2026-11-26T09:00:00Z' },
   }));
-  const api = new FakeApi().put(RESTORES as never, ...restores);
+  const api = new FakeApi().put(RESTORES, ...restores);
   await using page = await openPage(api);
   await expect.poll(async () => (await page.ask('/restores/back-9999')).status, PATIENT).toBe(200);
   const asked = api.asked.length;
@@ -193,7 +191,7 @@ it('a cluster that was not read yet is not shown as an empty one', async () => {
 });
 
 it('what may be old, or cannot be read, is said before anything else', async () => {
-  const api = new FakeApi().put(BACKUPS as never, ...backups().slice(0, 3));
+  const api = new FakeApi().put(BACKUPS, ...backups().slice(0, 3));
   api.refused.add('schedules');
   await using page = await openPage(api);
   await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);

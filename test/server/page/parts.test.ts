@@ -260,7 +260,7 @@ it('the page of a restore says why it failed, and what to do then', async () => 
   const api = new FakeApi();
   const names = Object.keys(restores);
   api.put(
-    RESTORES as never,
+    RESTORES,
     ...names.map((name) => ({
       metadata: { name },
       spec: { backupName: 'gone' },
@@ -298,8 +298,8 @@ describe('what is under way', () => {
     expect(shownOf(body)).toEqual(['under-way']);
     expect(linkedOf(body)).toEqual(['under-way']);
     const status = { phase: 'InProgress', startTimestamp: '2026-11-26T09:50:00Z' };
-    api.put(BACKUPS as never, { metadata: { name: 'b' }, status });
-    api.put(DATA_UPLOADS as never, uploadOf('fresh', 'b', { phase: 'New' }));
+    api.put(BACKUPS, { metadata: { name: 'b' }, status });
+    api.put(DATA_UPLOADS, uploadOf('fresh', 'b', { phase: 'New' }));
     await vi.waitFor(async () => {
       api.clock.advance(2n * SECOND_NS);
       ({ body } = await page.ask('/'));
@@ -315,13 +315,13 @@ describe('what is under way', () => {
   it('nodes whose agents run and move nothing are named, at most ten', async () => {
     const api = new FakeApi();
     const agents = [{ name: 'a', args: ['node-agent', 'server'] }];
-    api.put(DAEMON_SETS as never, {
+    api.put(DAEMON_SETS, {
       metadata: { name: 'agents' },
       spec: { template: { spec: { containers: agents } } },
     });
     const ownerReferences = [{ kind: 'DaemonSet', name: 'agents' }];
     api.put(
-      PODS as never,
+      PODS,
       ...Array.from({ length: 13 }, (_, at) => ({
         metadata: { name: `agent-${at}`, ownerReferences },
         spec: { nodeName: `node-${at + 10}`, containers: [] },
@@ -382,18 +382,18 @@ describe('what nobody is to take for safety', () => {
   });
 
   it('backups that only failed, though a schedule makes them', async () => {
-    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
-    api.put(SCHEDULES as never, enabled);
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS, location);
+    api.put(SCHEDULES, enabled);
     const status = { ...OLD, phase: 'PartiallyFailed' };
-    api.put(BACKUPS as never, { metadata: { name: 'b' }, status });
+    api.put(BACKUPS, { metadata: { name: 'b' }, status });
     const { text } = await attentionOf(api);
     expect(text).toMatch(/✗ No backup .*Make one: longshore backup create --help$/);
     expect(text).not.toContain('No location');
   });
 
   it('a complete backup of long ago', async () => {
-    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
-    api.put(BACKUPS as never, { metadata: { name: 'b' }, status: OLD });
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS, location);
+    api.put(BACKUPS, { metadata: { name: 'b' }, status: OLD });
     const { text, figures } = await attentionOf(api);
     expect(text).toMatch(/! No new backup .* the newest backup that is Completed began 16d ago/);
     expect(figures).toContain('16d ago newest complete backup');
@@ -408,20 +408,20 @@ describe('what nobody is to take for safety', () => {
   });
 
   it('is none of it where a backup is complete and new', async () => {
-    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
-    api.put(BACKUPS as never, { metadata: { name: 'b' }, status: NEW });
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS, location);
+    api.put(BACKUPS, { metadata: { name: 'b' }, status: NEW });
     const { text, figures } = await attentionOf(api);
     expect(text).toContain('✓ Nothing failed in the last seven days');
     expect(figures).toContain('8h ago newest complete backup');
   });
 
   it('a schedule whose last backup failed says how old the last good one is', async () => {
-    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
-    api.put(SCHEDULES as never, enabled);
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS, location);
+    api.put(SCHEDULES, enabled);
     const labels = { 'velero.io/schedule-name': 'nightly' };
     const failed = { ...NEW, phase: 'Failed' };
     api.put(
-      BACKUPS as never,
+      BACKUPS,
       { metadata: { name: 'nightly-1', labels }, status: OLD },
       { metadata: { name: 'nightly-2', labels }, status: failed },
     );

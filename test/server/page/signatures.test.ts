@@ -67,7 +67,7 @@ describe('signatures on the page', () => {
       metadata: { name: 'velero-repo-credentials' },
       data: { 'repository-password': Buffer.from(PASSWORD).toString('base64') },
     });
-    api.put(BACKUP_STORAGE_LOCATIONS as never, {
+    api.put(BACKUP_STORAGE_LOCATIONS, {
       metadata: {
         name: 'default',
         annotations: {
@@ -82,9 +82,9 @@ describe('signatures on the page', () => {
       },
       status: { phase: 'Available' },
     });
-    api.put(BACKUPS as never, ...NAMES.filter((name) => name !== 'b').map(backupOf));
+    api.put(BACKUPS, ...NAMES.filter((name) => name !== 'b').map(backupOf));
     const metadata = { name: 'lost', annotations: { 'longshore.io/signed': 'true' } };
-    api.put(BACKUPS as never, { ...backupOf('lost'), metadata });
+    api.put(BACKUPS, { ...backupOf('lost'), metadata });
     page = await openPage(api);
     await vi.waitFor(async () => {
       body = (await page.ask('/')).body;

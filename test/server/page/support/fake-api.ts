@@ -39,7 +39,7 @@ export class FakeApi {
   readonly #watchers = new Map<string, Set<(event: Event | undefined) => void>>();
   #version = 1;
 
-  put(resource: Resource<never>, ...objects: readonly object[]): this {
+  put<T extends KubeObject>(resource: Resource<T>, ...objects: readonly object[]): this {
     const known = this.#objects.get(resource.plural) ?? [];
     this.#objects.set(resource.plural, known);
     for (const given of objects) {

@@ -45,7 +45,7 @@ export type Word = (plain: string) => string;
  */
 export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   api.put(
-    BACKUP_STORAGE_LOCATIONS as never,
+    BACKUP_STORAGE_LOCATIONS,
     {
       metadata: { name: 'default' },
       spec: {
@@ -64,7 +64,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   const label = { 'velero.io/schedule-name': 'nightly' };
   const spec = { storageLocation: word('default') };
   api.put(
-    BACKUPS as never,
+    BACKUPS,
     {
       metadata: { name: word('nightly-3'), uid: 'uid-nightly-3', labels: label },
       spec,
@@ -98,13 +98,13 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
       },
     },
   );
-  api.put(RESTORES as never, {
+  api.put(RESTORES, {
     metadata: { name: word('back-again'), uid: 'uid-back-again' },
     spec: { backupName: word('nightly-2') },
     status: { phase: 'InProgress', startTimestamp: '2026-11-26T09:58:00Z' },
   });
   api.put(
-    SCHEDULES as never,
+    SCHEDULES,
     {
       metadata: { name: 'nightly' },
       spec: { schedule: '0 2 * * *' },
@@ -133,7 +133,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
     problem: word('pack p1 is missing'),
   };
   api.put(
-    BACKUP_REPOSITORIES as never,
+    BACKUP_REPOSITORIES,
     {
       metadata: {
         name: 'shop-default-kopia',
@@ -152,11 +152,11 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
       status: { phase: 'NotReady', message: word('access denied') },
     },
   );
-  api.put(DAEMON_SETS as never, {
+  api.put(DAEMON_SETS, {
     metadata: { name: 'longshore-node-agent' },
     spec: { template: { spec: { containers: [{ name: 'a', args: ['node-agent', 'server'] }] } } },
   });
-  api.put(PODS as never, {
+  api.put(PODS, {
     metadata: {
       name: 'agent-1',
       ownerReferences: [{ kind: 'DaemonSet', name: 'longshore-node-agent' }],
@@ -165,7 +165,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
     status: { phase: 'Running' },
   });
   api.put(
-    DATA_UPLOADS as never,
+    DATA_UPLOADS,
     uploadOf('moving', 'nightly-3', {
       phase: 'InProgress',
       node: 'node-1',
@@ -186,7 +186,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
       message: word('the snapshot was deleted while it was read'),
     }),
   );
-  api.put(POD_VOLUME_BACKUPS as never, {
+  api.put(POD_VOLUME_BACKUPS, {
     metadata: { name: 'pod-volume', labels: owned('backup', 'nightly-3') },
     spec: {
       node: 'node-1',
@@ -197,7 +197,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
     },
     status: { phase: 'Prepared' },
   });
-  api.put(DATA_DOWNLOADS as never, {
+  api.put(DATA_DOWNLOADS, {
     metadata: { name: 'down', labels: owned('restore', 'back-again') },
     spec: {
       targetVolume: { namespace: word('shop'), pvc: word('claim-back'), pv: '' },
