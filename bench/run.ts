@@ -1,17 +1,20 @@
 /**
- * `npm run bench [-- A C E] [-- --quick] [-- --dir D] [-- --pairs N] [-- --others N] [-- --save]`:
- * the engine against the real Kopia, in turn on the same machine: source in the page cache,
- * repository in the same file system (default /dev/shm), no compression where none is named,
- * default hash, encryption and splitter, fsync as each side does it. The real Kopia reads back what
- * each first backup wrote. rustic, restic and borg, where they are installed, take part in the
- * first N pairs (`--others`, default 1; 0 leaves them out). Prints a table; `--save` puts it, a
- * chart and all runs into bench/results/.
+ * `npm run bench -- [A C E] [--quick] [--dir D] [--pairs N] [--others N] [--save] [--check]`
+ *
+ * Compares the engine with the real Kopia, in turn on the same machine. The source is in the page
+ * cache, and the repository in the same file system (default: /dev/shm). Both sides use
+ * their default settings. Kopia reads back each first backup.
+ *
+ * `--others`: pairs in which installed peers (rustic, restic, borg) take part. Default: 1.
+ * `--save`: puts the table, a chart and all runs into bench/results/.
+ * `--check`: names the missed bars, in time and in CPU, and fails if there are any.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { cpus, loadavg, release, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { report } from './compare.ts';
 import type { Measurement } from './measure.ts';
 import { markdownTable, peersTable, type Result, svgChart } from './report.ts';
 import { SCENARIOS } from './scenarios/index.ts';
@@ -28,6 +31,7 @@ const { values, positionals } = parseArgs({
     dir: { type: 'string', default: '/dev/shm/longshore-bench' },
     pairs: { type: 'string', default: '3' },
     others: { type: 'string', default: '1' },
+    check: { type: 'boolean', default: false },
     help: { type: 'boolean', default: false },
   },
 });
@@ -60,7 +64,7 @@ async function runScenario(work: Workplace, scenario: Scenario): Promise<Result>
   }
   // Small sizes keep the scenarios alive; their figures are start-up times.
   return {
-    scenario: { ...scenario, bar: values.quick ? undefined : scenario.bar },
+    scenario: values.quick ? { ...scenario, bar: undefined, cpuBar: 0 } : scenario,
     runs,
     storedBytes,
   };
@@ -110,6 +114,17 @@ const others = peersTable(results);
 if (others) console.log(`\n${others}`);
 const text = Object.entries(facts).map(([key, value]) => `${key} ${String(value)}`);
 console.log(`\n${text.join(', ')}`);
+if (values.check) {
+  report(
+    results.map(({ scenario: { name, title, bar = 0, cpuBar = 0 }, runs }) => ({
+      name: `${name}: ${title}`,
+      bars: { seconds: bar, cpu: cpuBar, peakMiB: values.quick ? Infinity : 256 },
+      ours: runs.ours ?? [],
+      kopia: runs.kopia ?? [],
+    })),
+    true,
+  );
+}
 if (values.save) {
   const missed = load > 0.5 ? `\nThe host had other load (${load.toFixed(1)}).\n` : '';
   const table = `# Longshore and Kopia in turn\n\n${text.join(', ')}\n${missed}\n${markdownTable(results)}\n${others && `\n${others}\n`}`;

@@ -121,8 +121,11 @@ export class Workplace {
     return measure(command, parameters, this.#env, cwd);
   }
 
-  /** A new repository of the side's own making; Kopia is connected to ours as well, to verify. */
-  newRepository(side: Side, compression?: string): void {
+  /**
+   * A new repository of the side's own making; Kopia is connected to ours as well, to verify. With
+   * `create`, flags of Kopia, both sides get a repository that Kopia makes.
+   */
+  newRepository(side: Side, compression?: string, create: readonly string[] = []): void {
     this.#place.clear();
     // Some keep formats and indexes of what lay at this path before.
     this.drop('kopia-config');
@@ -132,11 +135,11 @@ export class Workplace {
       execFileSync(findTool(side) ?? side, parameters, { env: this.#env, stdio: 'ignore' });
       return;
     }
-    if (side === 'ours') {
+    if (side === 'ours' && create.length === 0) {
       this.longshore('repository', 'create', '--repo', this.#place.location);
       this.kopia('repository', 'connect', ...this.#place.kopia);
     } else {
-      this.kopia('repository', 'create', ...this.#place.kopia);
+      this.kopia('repository', 'create', ...this.#place.kopia, ...create);
     }
     if (compression) this.kopia('policy', 'set', '--global', `--compression=${compression}`);
   }
@@ -148,6 +151,16 @@ export class Workplace {
     }
     if (side === 'kopia') return this.#measure(side, ['snapshot', 'create', path, '--no-progress']);
     return this.#measure(side, TOOLS[side].backup(repo, path));
+  }
+
+  /** Measures a command line of Longshore or of Kopia. */
+  run(
+    side: 'ours' | 'kopia',
+    parameters: readonly string[],
+    { onRepository = false } = {},
+  ): Promise<Measurement> {
+    const flags = side === 'ours' && onRepository ? ['--repo', this.#place.location] : [];
+    return this.#measure(side, [...parameters, ...flags]);
   }
 
   /** Restores the newest snapshot, checks that it equals the source, and removes it. */

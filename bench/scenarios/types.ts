@@ -8,6 +8,8 @@ export interface Scenario {
   readonly title: string;
   /** What the project holds itself to: peer's time / ours. */
   readonly bar?: number | undefined;
+  /** The same for CPU seconds. */
+  readonly cpuBar?: number;
   /** Shorter than 2 s: nine pairs instead of three. */
   readonly isShort?: boolean;
   /** Only Kopia is asked for it beside us: the others have no such way, or take minutes. */
