@@ -9,6 +9,7 @@ export {
   type ResourceFilter,
   type ResourceFinder,
   scopedResourceFilter,
+  typeLists,
   typeOf,
   usesOldLists,
 } from './filters/resources.ts';
@@ -45,7 +46,7 @@ export type {
 export { ItemBackupper } from './run/item-backupper.ts';
 export { BackedUp, type ResourceNames } from './run/backed-up-items.ts';
 export { ProgressTeller } from './run/progress.ts';
-export { resolveActions, type Resolved, typeLists } from './run/resolved-actions.ts';
+export { resolveActions, type Resolved } from './run/resolved-actions.ts';
 export {
   type BackupRunOptions,
   type BackupRunResult,
@@ -58,4 +59,9 @@ export { openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
 export { NameLists } from './filters/name-lists.ts';
-export { MatchedSelectors, UnmatchedNames, type UnmatchedPart } from './filters/unmatched-names.ts';
+export {
+  MatchedHooks,
+  MatchedSelectors,
+  UnmatchedNames,
+  type UnmatchedPart,
+} from './filters/unmatched-names.ts';

@@ -187,3 +187,20 @@ function remembered(filter: ResourceFilter): ResourceFilter {
     refuses: (type) => once(refused, type, () => filter.refuses(type)),
   };
 }
+
+/** Resolves resource names to types. Unknown names stay and match nothing. */
+export function typeLists(
+  resources: ResourceFinder,
+  includes: readonly string[] | null | undefined,
+  excludes: readonly string[] | null | undefined,
+): NameLists {
+  const named = (list: readonly string[] | null | undefined): string[] =>
+    (list ?? []).map((name) => {
+      const found = name === '*' ? undefined : resources.find(name);
+      return found ? typeOf(found) : name;
+    });
+  return new NameLists(
+    named(includes),
+    named(excludes).filter((name) => name !== '*'),
+  );
+}

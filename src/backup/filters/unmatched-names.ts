@@ -1,20 +1,30 @@
-import type { Selector } from '../../base/index.ts';
-import { NameList } from './name-lists.ts';
+import { type LabelSelector, type Selector, selectorOf } from '../../base/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import { NameList, NameLists } from './name-lists.ts';
 import type { BackupLog } from '../results.ts';
-import { type AskedTypes, type ResourceFinder, typeOf } from './resources.ts';
+import { type AskedTypes, type ResourceFinder, typeLists, typeOf } from './resources.ts';
 
 /** Limit of warnings for one field. Our choice: more do not help, and a spec may have thousands. */
 const WARNED_MAX = 20;
 
+const PODS_TYPE = 'pods';
 const IS_PATTERN = /[*?[{]/;
 
+interface NamedHook {
+  readonly name?: string;
+  readonly includedNamespaces?: readonly string[] | null;
+  readonly excludedNamespaces?: readonly string[] | null;
+  readonly labelSelector?: LabelSelector | null;
+}
+
+/** Hooks of a Backup also have lists of types. */
+interface TypedHook extends NamedHook {
+  readonly includedResources?: readonly string[] | null;
+  readonly excludedResources?: readonly string[] | null;
+}
+
 interface NamedHooks {
-  readonly resources?:
-    | readonly {
-        readonly name?: string;
-        readonly includedNamespaces?: readonly string[] | null;
-      }[]
-    | null;
+  readonly resources?: readonly NamedHook[] | null;
 }
 
 type Verb = 'selects' | 'excludes';
@@ -79,9 +89,47 @@ export class UnmatchedNames {
 
   /** Namespaces in the hooks of a spec. A hook with a typo would never run. */
   hooks(spec: NamedHooks | null | undefined, existing: ReadonlySet<string>): void {
-    for (const { name = '', includedNamespaces } of spec?.resources ?? []) {
-      this.namespaces(`includedNamespaces of hook "${name}"`, includedNamespaces ?? [], existing);
+    for (const hook of spec?.resources ?? []) {
+      const { includedNamespaces, excludedNamespaces } = hook;
+      const fieldOf = (list: string): string => `${list} of ${hookName(hook)}`;
+      this.namespaces(fieldOf('includedNamespaces'), includedNamespaces ?? [], existing);
+      const excluded = excludedNamespaces ?? [];
+      this.namespaces(fieldOf('excludedNamespaces'), excluded, existing, 'excludes');
     }
+  }
+
+  /** Types in the hooks of a Backup. `types`: all types that the cluster serves. */
+  hookTypes(
+    spec: { readonly resources?: readonly TypedHook[] | null } | null | undefined,
+    resources: ResourceFinder,
+    types: readonly string[],
+  ): void {
+    for (const hook of spec?.resources ?? []) {
+      const { includedResources, excludedResources } = hook;
+      const before = this.#count;
+      const included = { names: includedResources ?? [] };
+      const excluded = { names: excludedResources ?? [], isExcluded: true };
+      const asked = [
+        { field: `includedResources of ${hookName(hook)}`, ...included },
+        { field: `excludedResources of ${hookName(hook)}`, ...excluded },
+      ];
+      this.types(asked, resources, types);
+      if (this.#count > before) continue;
+      if (typeLists(resources, includedResources, excludedResources).takes(PODS_TYPE)) continue;
+      const text = `The resources of ${hookName(hook)} leave out pods, and hooks run only in pods`;
+      this.#warn([text], 'the hooks');
+    }
+  }
+
+  /** `where`: `of the backup` or `that was restored`. */
+  hookPods(matched: MatchedHooks, where: string): void {
+    this.#warn(
+      matched.unmatched.map(
+        ({ hook, text }) =>
+          `The label selector "${text}" of ${hookName(hook)} matches no pod ${where}`,
+      ),
+      'the hooks',
+    );
   }
 
   /** Label selectors. `matched`: texts of the selectors that matched an object. */
@@ -109,6 +157,8 @@ export class UnmatchedNames {
     if (more > 0) this.#log.warn(`${more} more names of ${field} ${verb.slice(0, -1)} nothing`);
   }
 }
+
+const hookName = ({ name = '' }: NamedHook): string => `hook "${name}"`;
 
 const namesIn = (names: readonly string[]): string[] => [
   ...new Set(names.filter((name) => name !== '' && name !== '*')),
@@ -245,5 +295,36 @@ export class MatchedSelectors {
     for (const selector of this.#selectors) {
       if (!this.texts.has(selector.text) && selector.matches(labels)) this.texts.add(selector.text);
     }
+  }
+}
+
+/** Notes which hooks have a pod that their label selector matches. */
+export class MatchedHooks {
+  readonly #open: Set<{
+    readonly hook: NamedHook;
+    readonly namespaces: NameLists;
+    readonly selector: Selector;
+  }>;
+
+  /** Throws `BAD_SELECTOR`. Validation reports it earlier. */
+  constructor(spec: NamedHooks | null | undefined) {
+    const hooks = (spec?.resources ?? []).map((hook) => ({
+      hook,
+      namespaces: new NameLists(hook.includedNamespaces ?? [], hook.excludedNamespaces ?? []),
+      selector: selectorOf(hook.labelSelector ?? {}),
+    }));
+    this.#open = new Set(hooks.filter(({ selector }) => selector.text !== ''));
+  }
+
+  note({ namespace = '', labels }: KubeObject['metadata']): void {
+    for (const open of this.#open) {
+      if (open.namespaces.takes(namespace) && open.selector.matches(labels)) {
+        this.#open.delete(open);
+      }
+    }
+  }
+
+  get unmatched(): { readonly hook: NamedHook; readonly text: string }[] {
+    return [...this.#open].map(({ hook, selector: { text } }) => ({ hook, text }));
   }
 }

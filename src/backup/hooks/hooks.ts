@@ -1,10 +1,9 @@
 import { isCode, lookup, type Selector, selectorOf } from '../../base/index.ts';
 import type { BackupSpec, ExecHook, KubeObject, Pod, ResourceHook } from '../../kube/index.ts';
 import { NameLists } from '../filters/name-lists.ts';
-import type { ResourceFinder } from '../filters/resources.ts';
+import { type ResourceFinder, typeLists } from '../filters/resources.ts';
 import type { BackupLog } from '../results.ts';
 import type { HookCounts } from '../run/contract.ts';
-import { typeLists } from '../run/resolved-actions.ts';
 import { commandOf, type PodExec, PODS_TYPE, runExecHook } from './run-hook.ts';
 
 export type HookPhase = 'pre' | 'post';

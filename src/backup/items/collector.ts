@@ -18,7 +18,7 @@ import {
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
-import { MatchedSelectors, UnmatchedNames } from '../filters/unmatched-names.ts';
+import { MatchedHooks, MatchedSelectors, UnmatchedNames } from '../filters/unmatched-names.ts';
 import { orderOf } from '../ordered-resources.ts';
 import type { BackupLog } from '../results.ts';
 import { ItemList } from './item-list.ts';
@@ -66,6 +66,7 @@ const COHABITING = new Map<string, readonly string[]>(
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
 
 const NAMESPACES_TYPE = 'namespaces';
+const PODS_TYPE = 'pods';
 const CLAIMS_TYPE = 'persistentvolumeclaims';
 
 /**
@@ -89,6 +90,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
   }
   const selectors = selectorsOf(spec);
   const matched = new MatchedSelectors(selectors);
+  const hooks = new MatchedHooks(spec.hooks);
   let hasFailed = false;
   const taken = resourcesOf(discovery, resources, log);
   const tasks = taken.flatMap((resource) => {
@@ -137,6 +139,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
             const kept = objects.filter(isKept);
             for (const { metadata } of kept) {
               if (!isOfNamespaces || namespaces.takes(metadata.name)) matched.note(metadata.labels);
+              if (typeOf(question.resource) === PODS_TYPE) hooks.note(metadata);
             }
             warnOfDeletedClaims(question.resource, kept, log);
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
@@ -160,10 +163,12 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
       items.forget(number);
     }
   });
+  warnOfOrder(taken, options);
   const missing = items.arrange(tasks, ({ plural }) => orderOf(spec.orderedResources, plural));
   for (const name of missing) log.warn(`Cannot find resource '${name}'.`);
   // A failed list says nothing about labels, and unmatched types leave nothing to match.
   if (!hasFailed && fine) unmatched.filters(fine.unmatched('cluster', namespaces.existing));
+  if (!hasFailed) new UnmatchedNames('cluster', log).hookPods(hooks, 'of the backup');
   if (!hasFailed && unmatched.count === 0) unmatched.selectors(selectors, matched.texts);
   for (const namespace of items.namespaces()) tracked.add(namespace);
   items.keep(NAMESPACES_TYPE, ({ name }) => tracked.has(name));
@@ -191,7 +196,9 @@ function warnOfNames({
   unmatched.namespaces('excludedNamespaces', excluded, existing, 'excludes');
   if (fine) unmatched.namespaces('namespacedFilterPolicies', fine.namespaces, existing);
   // Unmatched hooks do not make a backup empty, so they have their own count.
-  new UnmatchedNames('cluster', log).hooks(spec.hooks, new Set(existing));
+  const ofHooks = new UnmatchedNames('cluster', log);
+  ofHooks.hooks(spec.hooks, new Set(existing));
+  ofHooks.hookTypes(spec.hooks, discovery, served);
   const isNamed = namespaces.listed !== undefined;
   for (const name of namespaces.resolved) {
     if (!isNamed || terminating?.has(name) !== true) continue;
@@ -199,6 +206,19 @@ function warnOfNames({
     log.warn(text, { resource: NAMESPACES_TYPE, namespace: name, name });
   }
   return unmatched;
+}
+
+/** Validation reports types that the cluster lacks. */
+function warnOfOrder(
+  taken: readonly ServedResource[],
+  { spec, discovery, log }: CollectOptions,
+): void {
+  const types = new Set(taken.map(typeOf));
+  for (const name of Object.keys(spec.orderedResources ?? {})) {
+    const found = discovery.find(name);
+    if (!found || types.has(typeOf(found))) continue;
+    log.warn(`"${name}" of orderedResources orders nothing: the backup leaves this type out`);
+  }
 }
 
 /** A PVC that is being deleted keeps its data while a pod uses it. The backup has neither. */

@@ -1,7 +1,7 @@
 import { parseSelector } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { NameLists } from '../filters/name-lists.ts';
-import { type ResourceFinder, typeOf } from '../filters/resources.ts';
+import { type ResourceFinder, typeLists } from '../filters/resources.ts';
 import type { ActionSelector } from './contract.ts';
 
 /** An action with its resolved selector. */
@@ -33,21 +33,4 @@ export function resolveActions<A extends { readonly appliesTo: ActionSelector }>
       },
     };
   });
-}
-
-/** Resolves resource names to types. Unknown names stay and match nothing. */
-export function typeLists(
-  resources: ResourceFinder,
-  includes: readonly string[] | null | undefined,
-  excludes: readonly string[] | null | undefined,
-): NameLists {
-  const named = (list: readonly string[] | null | undefined): string[] =>
-    (list ?? []).map((name) => {
-      const found = name === '*' ? undefined : resources.find(name);
-      return found ? typeOf(found) : name;
-    });
-  return new NameLists(
-    named(includes),
-    named(excludes).filter((name) => name !== '*'),
-  );
 }

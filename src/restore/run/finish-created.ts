@@ -1,4 +1,4 @@
-import type { BackupLog } from '../../backup/index.ts';
+import type { BackupLog, MatchedHooks } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   askedFor,
@@ -25,6 +25,7 @@ export interface AfterCreation {
   readonly patience: Patience;
   readonly podVolumes?: PodVolumeSteps | undefined;
   readonly hooks?: Pick<RestoreHooks, 'podCreated' | 'podGone'> | undefined;
+  readonly matchedHooks: MatchedHooks;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
   /** How long a created object may take to be ready. Velero: `--resource-timeout`. */
@@ -132,6 +133,7 @@ async function beginPod(pod: Pod, { namespace }: ItemFile, options: Options): Pr
       options.log.error(messageOf(error), { resource: 'pods', name });
     }
   }
+  options.matchedHooks.note(pod.metadata);
   options.hooks?.podCreated(pod);
 }
 

@@ -1,6 +1,7 @@
 import {
   type BackupLog,
   type FinePolicies,
+  MatchedHooks,
   ProgressTeller,
   resolveActions,
   type ResourceNames,
@@ -149,9 +150,11 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     actions: resolveActions(options.actions, types),
     versions: options.versions ? chosenVersions(items.directories(), options.versions) : new Map(),
   });
+  const matchedHooks = new MatchedHooks(restore.spec.hooks);
   const restorer: ItemRestorer = new ItemRestorer(
     {
       ...options,
+      matchedHooks,
       namespaces,
       restored,
       aside,
@@ -263,7 +266,11 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
       ? 'the log says for each matching item why it was left out'
       : 'no item of the backup matches the filters of this restore';
     log.warn(`nothing was restored: ${why}`);
-  } else if (count > 0) warnOfRules(options);
+  } else if (count > 0) {
+    warnOfRules(options);
+    // The pods of an earlier try are not known.
+    if (!journal) new UnmatchedNames('restore', log).hookPods(matchedHooks, 'that was restored');
+  }
   const { leftOut } = restorer;
   if (leftOut !== undefined) {
     log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);

@@ -150,6 +150,58 @@ describe('the items of a backup', () => {
       '"aa" of includedNamespaces of hook "db" selects nothing: the cluster has no such namespace',
     ],
     [
+      { hooks: { resources: [{ name: 'db', excludedNamespaces: ['aa'] }] } },
+      ['*'],
+      '"aa" of excludedNamespaces of hook "db" excludes nothing: the cluster has no such namespace',
+    ],
+    [
+      { hooks: { resources: [{ name: 'db', includedResources: ['pods', 'podz'] }] } },
+      ['*'],
+      '"podz" of includedResources of hook "db" selects nothing: the cluster does not serve such a type',
+    ],
+    [
+      { hooks: { resources: [{ name: 'db', excludedResources: ['sercets'] }] } },
+      ['*'],
+      '"sercets" of excludedResources of hook "db" excludes nothing: the cluster does not serve such a type',
+    ],
+    [
+      { hooks: { resources: [{ name: 'db', includedResources: ['configmaps'] }] } },
+      ['*'],
+      'The resources of hook "db" leave out pods, and hooks run only in pods',
+    ],
+    [
+      {
+        hooks: {
+          resources: [
+            { name: 'db', labelSelector: { matchLabels: { app: 'typo' } } },
+            { name: 'web', labelSelector: { matchLabels: { app: 'web' } } },
+          ],
+        },
+      },
+      ['*'],
+      'The label selector "app=typo" of hook "db" matches no pod of the backup',
+    ],
+    [
+      {
+        hooks: {
+          resources: [
+            {
+              name: 'db',
+              includedNamespaces: ['b'],
+              labelSelector: { matchLabels: { app: 'web' } },
+            },
+          ],
+        },
+      },
+      ['*'],
+      'The label selector "app=web" of hook "db" matches no pod of the backup',
+    ],
+    [
+      { excludedResources: ['pods'], orderedResources: { pods: 'a/web' } },
+      ['*'],
+      '"pods" of orderedResources orders nothing: the backup leaves this type out',
+    ],
+    [
       { excludedNamespaces: ['kube-sytem'] },
       ['*'],
       '"kube-sytem" of excludedNamespaces excludes nothing: the cluster has no such namespace',

@@ -544,6 +544,26 @@ describe('what is restored', () => {
     ]);
   });
 
+  it('warns about excluded namespaces and label selectors of hooks that fit nothing', async () => {
+    const labels = { metadata: { labels: { app: 'web' } } };
+    const selects = (app: string) => ({ labelSelector: { matchLabels: { app } } });
+    const resources = [
+      { name: 'out', excludedNamespaces: ['aa'] },
+      { name: 'typo', ...selects('typo') },
+      { name: 'web', ...selects('web'), includedNamespaces: ['b'] },
+      { name: 'before', ...selects('web'), excludedNamespaces: ['b'] },
+    ];
+    const { log } = await run({
+      items: [stored('pods', 'a/p', { ...labels, spec: { containers: [{ name: 'c' }] } })],
+      spec: { namespaceMapping: { a: 'b' }, hooks: { resources } },
+    });
+    expect(log.lists.warnings.velero).toEqual([
+      '"aa" of excludedNamespaces of hook "out" excludes nothing: the restore has no such namespace',
+      'The label selector "app=typo" of hook "typo" matches no pod that was restored',
+      'The label selector "app=web" of hook "before" matches no pod that was restored',
+    ]);
+  });
+
   it('says nothing about names that the backup has, in whatever way they are written', async () => {
     const labels = { metadata: { labels: { app: 'web' } } };
     const items = [
