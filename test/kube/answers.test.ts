@@ -43,6 +43,13 @@ describe('an answer of the API server', () => {
     [422, 'ConfigMap "a" is invalid', 'refused'],
     [429, 'too many requests', 'away'],
     [500, 'etcdserver: leader changed', 'away'],
+    [500, 'etcdserver: request is too large', 'refused'],
+    [
+      500,
+      'rpc error: code = ResourceExhausted desc = trying to send message larger than max (2103145 vs. 2097152)',
+      'refused',
+    ],
+    [500, 'etcdserver: mvcc: database space exceeded', 'away'],
     [500, 'etcdserver: request timed out', 'away'],
     [500, 'rpc error: code = Unavailable desc = transport is closing', 'away'],
     [500, `${WEBHOOK}context deadline exceeded`, 'refused for now'],

@@ -50,16 +50,25 @@ export function assertLasting(error: unknown, signal?: AbortSignal): void {
 }
 
 /**
+ * The object is too large for etcd or its client. The API server answers 500.
+ * Source: etcd, api/v3rpc/rpctypes/error.go.
+ */
+const IS_TOO_LARGE = /etcdserver: request is too large|trying to send message larger than max/;
+const TOO_LARGE_STATUS = 413;
+
+/**
  * An answer of the API server as an error. The fact `retryAfterMs` is set if the server asked for a
  * pause. The fact `continue` is set if a list with an expired version can continue at the newest
  * one.
  */
 export function kubeError(
   what: string,
-  httpStatus: number,
+  answered: number,
   status: Status | undefined,
   retryAfterSeconds?: number,
 ): CodedError {
+  const isTooLarge = answered === 500 && IS_TOO_LARGE.test(status?.message ?? '');
+  const httpStatus = isTooLarge ? TOO_LARGE_STATUS : answered;
   const code = codeOf(httpStatus, status?.reason);
   const seconds = status?.details?.retryAfterSeconds ?? retryAfterSeconds;
   return new CodedError(code, `${what}: ${status?.message ?? `HTTP status ${httpStatus}`}`, {
