@@ -122,8 +122,51 @@ const inRepository = (folder, below) => ({
   },
 });
 
+/** The wings of a folder: which other wings each may import. Files beside the wings are common. */
+const wings = {
+  'agent/mover': ['directions'],
+  'agent/status': ['reconcile'],
+  'archive/signing': ['encryption'],
+  'archive/tar': [],
+  'archive/write-once': [],
+  'base/go': [],
+  'base/posix': [],
+  'base/text': ['go'],
+  'cli/install': ['output'],
+  'cli/node-agent': ['output'],
+  'cli/output': [],
+  'cli/plugin': [],
+  'cli/progress': ['output'],
+  'cli/server': ['backups', 'browse', 'locations'],
+  'dev/api-server': [],
+  'plugin/actions/groups': ['snapshots'],
+  'plugin/actions/movements': [],
+  'plugin/actions/snapshots': ['groups'],
+  'snapshot/directory': [],
+  'snapshot/policy': [],
+  'snapshot/verify': ['directory'],
+  'uploader/estimate': ['listing', 'upload'],
+  'uploader/restore': ['file-data', 'listing', 'upload'],
+  'uploader/upload': ['file-data', 'listing', 'long-directory'],
+  'volume-policy/yaml': [],
+};
+const betweenWings = Object.entries(wings).map(([wing, others]) => {
+  const folder = wing.replace(/\/[^/]+$/, '');
+  const own = wing.slice(folder.length + 1);
+  return {
+    name: `wing-${wing}`,
+    severity: 'error',
+    from: { path: `^src/${wing}/` },
+    to: {
+      path: `^src/${folder}/[^/]+/`,
+      pathNot: `^src/${folder}/(${[own, ...others].join('|')})/`,
+    },
+  };
+});
+
 module.exports = {
   forbidden: [
+    ...betweenWings,
     ...folders,
     compose,
     belowCompose,

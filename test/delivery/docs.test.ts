@@ -291,6 +291,14 @@ describe('links in docs', () => {
     });
   });
 
+  it('no folder of src has more than 25 files side by side, and one file is called run.ts', () => {
+    const sources = fs.globSync('src/**/*.ts', { cwd: ROOT });
+    const counts = Map.groupBy(sources, (path) => path.slice(0, path.lastIndexOf('/')));
+    const large = [...counts].filter(([, files]) => files.length > 25).map(([folder]) => folder);
+    expect(large).toEqual([]);
+    expect(sources.filter((path) => path.endsWith('/run.ts'))).toEqual(['src/cli/run.ts']);
+  });
+
   it('docs/README.md leads to each page', () => {
     const index = read('docs/README.md');
     const own = PAGES.filter((page) => /^docs\/[^/]+\.md$/.test(page) && page !== 'docs/README.md');
