@@ -100,7 +100,7 @@ async function printShown(
 ): Promise<void> {
   const columns = COLUMNS[noun.word];
   if (output !== 'wide' || noun.word === 'schedule') {
-    printTable(
+    await printTable(
       columns,
       found.map(({ cells }) => cells),
       { isWide: output === 'wide' },
@@ -116,7 +116,7 @@ async function printShown(
       volumes === 0 ? '' : formatBytes(bytes),
     ];
   });
-  printTable([...columns, 'VOLUMES', 'VOLUME BYTES'], rows, { isWide: true });
+  await printTable([...columns, 'VOLUMES', 'VOLUME BYTES'], rows, { isWide: true });
 }
 
 interface Moved {

@@ -51,7 +51,7 @@ export async function browse(
         const stored = await new BackupArchive(bucket).openOf(backup, { signal });
         return volumesIn(await stored.volumeInfos({ signal }));
       });
-      if (volume === undefined) printVolumes(name, volumes, flags);
+      if (volume === undefined) await printVolumes(name, volumes, flags);
       else await look(named(volumes, volume, name), path, { flags, session, backup });
     });
   });
@@ -85,11 +85,11 @@ async function withHeadStart(
   }
 }
 
-function printVolumes(
+async function printVolumes(
   backup: string,
   volumes: readonly BrowsableVolume[],
   flags: BrowseFlags,
-): void {
+): Promise<void> {
   if (flags.json === true) {
     printJson(volumes.map(({ files, ...volume }) => ({ ...volume, ...files })));
   } else if (volumes.length === 0) {
@@ -99,7 +99,7 @@ function printVolumes(
       const size = bytes === undefined ? '' : formatBytes(bytes);
       return [name, how, size, 'why' in files ? files.why : 'can be browsed'];
     });
-    printTable(['VOLUME', 'HOW', 'SIZE', 'FILES'], rows, { isWide: isWide(flags) });
+    await printTable(['VOLUME', 'HOW', 'SIZE', 'FILES'], rows, { isWide: isWide(flags) });
   }
 }
 

@@ -60,7 +60,7 @@ export async function checkLocations(
     return all;
   });
   if (flags.json === true) printJson(checked);
-  else print(checked, flags.all === true);
+  else await print(checked, flags.all === true);
   const isUnread = checked.some((each) => 'error' in each);
   const isHarmed = checked.some(
     (each) => 'findings' in each && each.findings.some(({ harm }) => harm),
@@ -115,14 +115,14 @@ export async function knownObjects(
   };
 }
 
-function print(checked: readonly Checked[], isAll: boolean): void {
+async function print(checked: readonly Checked[], isAll: boolean): Promise<void> {
   const rows = checked.flatMap((each) => {
     if ('error' in each) return [[each.location, 'Unreadable', '', each.error]];
     return each.findings
       .filter(({ harm }) => harm || isAll)
       .map(({ kind, name, text }) => [each.location, kind, name, text]);
   });
-  if (rows.length > 0) printTable(['LOCATION', 'WHAT', 'NAME', 'WHY'], rows);
+  if (rows.length > 0) await printTable(['LOCATION', 'WHAT', 'NAME', 'WHY'], rows);
   for (const each of checked) {
     if ('error' in each) continue;
     const hidden = each.findings.filter(({ harm }) => !harm).length;

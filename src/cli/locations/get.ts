@@ -57,7 +57,7 @@ export async function getLocations(
         printText(`${printable(`backupstoragelocation.velero.io/${metadata.name}`)}\n`);
       }
     } else if (found.length > 0) {
-      printTable(LOCATION_COLUMNS, found.map(cellsOf), { isWide: output === 'wide' });
+      await printTable(LOCATION_COLUMNS, found.map(cellsOf), { isWide: output === 'wide' });
       for (const location of found) tellProblem(location);
     } else if (names.length === 0) {
       const how = '"longshore install" makes one, and so does "velero backup-location create"';

@@ -48,11 +48,11 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
     else if (output === 'yaml') printText(stringify(documents()));
     else if (rows.length === 0) process.stderr.write(`${nothing(namespace, all.length)}\n`);
     else if (output === 'wide') {
-      printTable(
+      await printTable(
         WIDE_HEADER,
         rows.map((row) => wideCellsOf(row, averageRate)),
       );
-    } else printTable(HEADER, rows.map(cellsOf));
+    } else await printTable(HEADER, rows.map(cellsOf));
   } finally {
     client.close();
   }

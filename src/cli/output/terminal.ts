@@ -1,6 +1,6 @@
 import { type Logger, printable } from '../../base/index.ts';
 import { printText, writeOutput } from './streams.ts';
-import { type Column, fittingTable, wideTable } from './table.ts';
+import { type Column, fittingTable, loadWidths, wideTable } from './table.ts';
 
 export { printable };
 
@@ -140,11 +140,12 @@ export const terminalWidth = (): number | undefined =>
 const LAST_COLUMN_MIN = 16;
 
 /** Prints a table that fits the terminal. In full without a terminal, or with `isWide`. */
-export function printTable(
+export async function printTable(
   columns: readonly (Column | string)[],
   rows: readonly (readonly string[])[],
   { isWide = false } = {},
-): void {
+): Promise<void> {
+  await loadWidths(rows);
   const all = columns.map((column, i) => {
     if (typeof column !== 'string') return column;
     return { title: column, ...(i === columns.length - 1 && { min: LAST_COLUMN_MIN }) };

@@ -120,7 +120,7 @@ async function checkCluster(input: CheckInput): Promise<void> {
   else {
     const isWide = flags.output === 'wide';
     const columns = columnsOf(checked, isWide);
-    printTable(
+    await printTable(
       columns,
       checked.map((each) => rowOf(each, columns, policies)),
       { isWide },

@@ -64,7 +64,7 @@ export async function changeAll(flags: ChangePasswordAllFlags): Promise<void> {
       },
     });
     if (flags.json === true) printJson({ dryRun, ...report });
-    else if (dryRun) printPlan(report);
+    else if (dryRun) await printPlan(report);
     else printReport(report, flags.undo === true);
   } finally {
     interrupt.dispose();
@@ -89,8 +89,8 @@ async function newPasswordOf(
   return await new NewPassword({ flag, variable, file, value }).read(prompt);
 }
 
-function printPlan({ repositories, inTheWay }: ChangeAllReport): void {
-  printTable(
+async function printPlan({ repositories, inTheWay }: ChangeAllReport): Promise<void> {
+  await printTable(
     ['REPOSITORY', 'PASSWORD'],
     repositories.map(({ name, had }) => [name, STATES[had]]),
   );

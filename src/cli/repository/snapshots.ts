@@ -63,7 +63,7 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
     printJson(rows.map(({ snapshot, holder }) => documentOf(snapshot, holder)));
     return;
   }
-  printTable(
+  await printTable(
     COLUMNS,
     rows.map(({ snapshot, holder }) => [
       snapshot.id,

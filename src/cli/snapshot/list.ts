@@ -85,7 +85,7 @@ async function list(options: VerbOptions<ListOptions>): Promise<void> {
   }
   const ids = new SnapshotIds(await context.repository.manifests.find({ type: 'snapshot' }));
   const digits = ids.digitsToTellApart(SHORT_ID_DIGITS);
-  printTable(
+  await printTable(
     columns(digits),
     snapshots.map((snapshot) => {
       const { id, source, startTimeNs, stats, rootEntry, incomplete } = snapshot;

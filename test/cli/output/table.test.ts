@@ -6,7 +6,7 @@ import {
 } from '../../../src/cli/backups/columns.ts';
 import { LOCATION_COLUMNS } from '../../../src/cli/locations/get.ts';
 import { columnsOf } from '../../../src/cli/policy/check-rows.ts';
-import { type Column, fittingTable, wideTable } from '../../../src/cli/output/table.ts';
+import { type Column, fittingTable, loadWidths, wideTable } from '../../../src/cli/output/table.ts';
 
 const COLUMNS: Column[] = [
   { title: 'ID', shorten: (id) => id.slice(0, 8) },
@@ -27,6 +27,28 @@ const ROWS = [
   ],
   ['aaaaaaaaf3425387e282aba1a0145b72', 'me@host:/b', 'yesterday', 'k456', 'nothing', ''],
 ];
+
+it('columns after wide characters are straight, and wide cells are cut to their width', async () => {
+  const columns: Column[] = [{ title: 'SOURCE', min: 6 }, { title: 'WHEN' }];
+  const rows = [
+    ['データベース', 'today'],
+    ['plain', 'today'],
+    ['e\u0301te\u0301', 'today'],
+  ];
+  await loadWidths(rows);
+  expect(wideTable(columns, rows)).toEqual([
+    'SOURCE        WHEN',
+    'データベース  today',
+    'plain         today',
+    'e\u0301te\u0301           today',
+  ]);
+  expect(fittingTable(columns, rows, 14)).toEqual([
+    'SOURCE   WHEN',
+    'データ…  today',
+    'plain    today',
+    'e\u0301te\u0301      today',
+  ]);
+});
 
 describe('a table', () => {
   it('has all where nothing bounds it', () => {
