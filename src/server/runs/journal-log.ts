@@ -10,7 +10,7 @@ export const gzipMember = async (text: string | Uint8Array): Promise<Buffer> =>
   text.length === 0 ? NOTHING : gzip(text);
 
 /** The log of a run: stored segments on scratch space, newer lines in memory. */
-export class JournalLog {
+export class JournalLog implements AsyncDisposable {
   readonly #file: ScratchFile;
   #lines: string[] = [];
   #isFinished = false;
@@ -57,7 +57,7 @@ export class JournalLog {
     return this.#file;
   }
 
-  close(): Promise<void> {
+  [Symbol.asyncDispose](): Promise<void> {
     return this.#file.close();
   }
 }

@@ -41,7 +41,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../../../src/server/backups/contract.ts';
-import { Journal } from '../../../src/server/backups/run/journal.ts';
+import { BackupJournal } from '../../../src/server/backups/run/journal.ts';
 import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import { tempDirectory } from '../../support/kopia.ts';
@@ -657,7 +657,7 @@ describe('the controller of Backups', () => {
     });
     const { signal } = new AbortController();
     {
-      await using journal = await Journal.open({
+      await using journal = await BackupJournal.open({
         isSealed: false,
         bucket,
         name: 'again',
@@ -857,7 +857,7 @@ describe('the controller of Backups', () => {
   /** An operation and a snapshot in the journal of a run. */
   async function journalOf({ metadata: { name, uid } }: Backup): Promise<void> {
     const { signal } = new AbortController();
-    await using journal = await Journal.open({
+    await using journal = await BackupJournal.open({
       isSealed: false,
       bucket,
       name,

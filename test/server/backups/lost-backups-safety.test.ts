@@ -22,7 +22,7 @@ import {
   NAMESPACES,
   PODS,
 } from '../../../src/kube/index.ts';
-import { Journal } from '../../../src/server/backups/run/journal.ts';
+import { BackupJournal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/running-backups.ts';
 import { FileWriters } from '../../../src/server/runs/file-writers.ts';
 import { tempDirectory } from '../../support/kopia.ts';
@@ -100,7 +100,7 @@ describe('Backups that are lost', () => {
   }
 
   async function journal({ metadata: { name, uid } }: Backup, pods = ['p']): Promise<void> {
-    await using opened = await Journal.open({
+    await using opened = await BackupJournal.open({
       isSealed: false,
       bucket,
       name,

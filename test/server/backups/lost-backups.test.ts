@@ -20,7 +20,7 @@ import {
   type Resource,
 } from '../../../src/kube/index.ts';
 import type { Buckets } from '../../../src/server/backups/contract.ts';
-import { Journal } from '../../../src/server/backups/run/journal.ts';
+import { BackupJournal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/running-backups.ts';
 import { bucketThrough } from '../../support/bucket-through.ts';
 import { tempDirectory } from '../../support/kopia.ts';
@@ -86,7 +86,7 @@ describe('Backups that were deleted while no server led', () => {
     const { name, uid } = backup.metadata;
     const notes = { client, logger: silentLogger, namespace: VELERO };
     await new UnderWayNotes({ ...notes, assertLeading: () => undefined }).write(backup, signal);
-    await using journal = await Journal.open({
+    await using journal = await BackupJournal.open({
       isSealed: false,
       bucket,
       name,

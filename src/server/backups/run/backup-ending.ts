@@ -27,7 +27,7 @@ import { patientClient } from '../../runs/api-outage.ts';
 import { subjectOf } from '../operation-subject.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
 import { countFields, metadataOf } from './status-after-items.ts';
-import type { Journal } from './journal.ts';
+import type { BackupJournal } from './journal.ts';
 import { endLeftRun, isUnended, ownerOf, readUnfinishedRun } from './unfinished-run.ts';
 import type { RunLog } from './run-log.ts';
 import { unknownSnapshotText } from './unknown-snapshots.ts';
@@ -45,7 +45,7 @@ export interface BackupEndingOptions {
 
 export interface RunParts {
   readonly archive: BackupArchive;
-  readonly journal: Journal;
+  readonly journal: BackupJournal;
   readonly log: RunLog;
   readonly session: ActionSession | undefined;
 }
@@ -188,7 +188,7 @@ export class BackupEnding {
   /** Thaws all pods that are still frozen, also by earlier runs. */
   async #thaw(
     { backup, leaving, assertLeading }: RunRequest,
-    journal: Journal,
+    journal: BackupJournal,
     { results }: RunLog,
   ): Promise<boolean> {
     const { client, discovery, logger, patienceMs } = this.#options;
@@ -214,7 +214,11 @@ export class BackupEnding {
 }
 
 /** Warns once of each snapshot with an unknown state, in the log of the run. */
-export function tellUnknownSnapshots(journal: Journal, { results }: RunLog, backup: string): void {
+export function tellUnknownSnapshots(
+  journal: BackupJournal,
+  { results }: RunLog,
+  backup: string,
+): void {
   journal.tellUnknownSnapshots((asked) => {
     const about = { resource: 'persistentvolumes', namespace: '', name: asked.pv };
     results.warn(unknownSnapshotText(backup, asked), about);

@@ -62,7 +62,7 @@ import type {
 import { subjectOf } from '../operation-subject.ts';
 import { failureLines } from '../../operations/operation-results.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
-import { Journal } from './journal.ts';
+import { BackupJournal } from './journal.ts';
 import { metadataOf, statusAfterItems, uploadOf } from './status-after-items.ts';
 import { BackupEnding, type RunParts, tellUnknownSnapshots } from './backup-ending.ts';
 import { removeEndedJournal } from './unfinished-run.ts';
@@ -148,14 +148,14 @@ export class ClusterRunner implements BackupRunner {
     const { bucket } = opened;
     const { name, uid } = backup.metadata;
     const archive = this.#options.archiveOf(bucket);
-    let journal: Journal;
+    let journal: BackupJournal;
     try {
       const finished = await patiently(() => this.#finished(archive, backup, signal), {
         ...about,
         what: 'look for a backup of the name',
       });
       if (finished) return finished;
-      journal = await Journal.open({
+      journal = await BackupJournal.open({
         bucket,
         name,
         uid,
@@ -205,7 +205,11 @@ export class ClusterRunner implements BackupRunner {
     return { phase, status: rest, marks: stored.marks };
   }
 
-  async #make(request: RunRequest, archive: BackupArchive, journal: Journal): Promise<RunOutcome> {
+  async #make(
+    request: RunRequest,
+    archive: BackupArchive,
+    journal: BackupJournal,
+  ): Promise<RunOutcome> {
     const { backup, signal } = request;
     const { logLevel, logFormat, sessions } = this.#options;
     const { namespace = '', name } = backup.metadata;

@@ -1,4 +1,6 @@
 import { z } from 'zod';
+import { journalFolder } from '../../../archive/index.ts';
+import type { JournalKind } from '../../runs/journal.ts';
 import { entrySchema, triesSchema } from '../../runs/segment.ts';
 
 /** A finished item. Names are short, because there are hundreds of thousands. */
@@ -40,3 +42,10 @@ export const recordsSchema = z.object({
 
 export type JournalItem = z.infer<typeof itemSchema>;
 export type SegmentRecords = z.infer<typeof recordsSchema>;
+
+export const BACKUP_JOURNAL: JournalKind<SegmentRecords> = {
+  word: 'backup',
+  folderOf: journalFolder,
+  schema: recordsSchema,
+  newRecords: () => ({ items: [], thawed: [], entries: [] }),
+};

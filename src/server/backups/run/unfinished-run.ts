@@ -12,10 +12,10 @@ import type { Backup, Discovery, KubeClient } from '../../../kube/index.ts';
 import { subjectOf } from '../operation-subject.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../../operations/cancel-operations.ts';
-import { removeJournals } from './journal.ts';
+import { readableRecords, removeJournals } from '../../runs/journal.ts';
 import { MissingPods } from './missing-pods.ts';
-import { isJournalSealed, readSegment, SEGMENT_UNREAD } from '../../runs/journal-tries.ts';
-import { recordsSchema } from './records.ts';
+import { isJournalSealed } from '../../runs/journal-tries.ts';
+import { BACKUP_JOURNAL } from './records.ts';
 import { UnknownSnapshots, unknownSnapshotText } from './unknown-snapshots.ts';
 
 /** The unfinished work of a run, according to its journal. */
@@ -40,26 +40,18 @@ export interface UnfinishedRunPlace {
  * of the bucket.
  */
 export async function readUnfinishedRun(place: UnfinishedRunPlace): Promise<UnfinishedRun> {
-  const { bucket, backup, logger, signal } = place;
-  const { name, uid } = backup.metadata;
-  const options = { schema: recordsSchema, isSealed: isJournalSealed(backup), signal };
+  const { name, uid } = place.backup.metadata;
+  const isSealed = isJournalSealed(place.backup);
   const operations: StartedOperation[] = [];
   const facts: VolumeFact[] = [];
   const owed = new MissingPods();
   const unknown = new UnknownSnapshots();
-  const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
-  for (const key of keys.sort()) {
-    try {
-      const { records } = await readSegment(bucket, key, options);
-      owed.take(records);
-      unknown.take(records);
-      for (const { ops = [], facts: own = [] } of records.items) {
-        operations.push(...(ops as unknown as StartedOperation[]));
-        facts.push(...own);
-      }
-    } catch (error) {
-      if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
-      logger.warn({ backup: name, error: messageOf(error) }, SEGMENT_UNREAD);
+  for await (const records of readableRecords(BACKUP_JOURNAL, { ...place, name, uid, isSealed })) {
+    owed.take(records);
+    unknown.take(records);
+    for (const { ops = [], facts: own = [] } of records.items) {
+      operations.push(...(ops as unknown as StartedOperation[]));
+      facts.push(...own);
     }
   }
   return {
@@ -78,7 +70,7 @@ export async function removeEndedJournal(place: UnfinishedRunPlace): Promise<voi
   const { bucket, backup, signal } = place;
   const { name, uid } = backup.metadata;
   if (!(await isStored(place)) && (await readUnfinishedRun(place)).snapshots.length > 0) return;
-  await removeJournals(bucket, name, signal, uid);
+  await removeJournals(bucket, journalFolder(name, uid), signal);
 }
 
 async function isStored({ bucket, backup, signal }: UnfinishedRunPlace): Promise<boolean> {

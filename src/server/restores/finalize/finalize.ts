@@ -1,4 +1,4 @@
-import { BackupArchive, RestoreArchive } from '../../../archive/index.ts';
+import { BackupArchive, RestoreArchive, restoreJournalFolder } from '../../../archive/index.ts';
 import {
   isCode,
   type Logger,
@@ -45,8 +45,8 @@ import {
   subjectOf,
   UNPUBLISHED,
 } from '../restore-kind.ts';
-import { removeRestoreJournal } from '../run/restore-journal.ts';
 import { isCanceled } from '../../runs/user-cancel.ts';
+import { removeJournals } from '../../runs/journal.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './provisioned-claims.ts';
 import { endStatus, endLines, storeEnd } from './final-status.ts';
@@ -269,7 +269,7 @@ async function removeJournal(
 ): Promise<void> {
   assertLeading();
   try {
-    await removeRestoreJournal({ bucket, name, uid, signal });
+    await removeJournals(bucket, restoreJournalFolder(name, uid), signal);
   } catch (error) {
     signal.throwIfAborted();
     if (retryOf(error) !== 'never') throw error;

@@ -1,18 +1,6 @@
-import {
-  restoreJournalFolder,
-  type ScratchFile,
-  type StoredBackup,
-} from '../../../archive/index.ts';
-import {
-  type Clock,
-  CodedError,
-  isCode,
-  type Logger,
-  messageOf,
-  rfc3339Seconds,
-  systemClock,
-} from '../../../base/index.ts';
-import type { Bucket } from '../../../blob/index.ts';
+import { z } from 'zod';
+import { restoreJournalFolder, type ScratchFile, type StoredBackup } from '../../../archive/index.ts';
+import { CodedError, rfc3339Seconds } from '../../../base/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type {
   DoneItem,
@@ -23,13 +11,15 @@ import type {
   StartedRestoreOperation,
 } from '../../../restore/index.ts';
 import type { FileRestoreFact, VolumeFact } from '../../../restore-volumes/index.ts';
-import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
-import { patiently } from '../../runs/bucket-retries.ts';
-import type { LogSink } from '../../runs/run-log.ts';
-import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
-import { type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
-import { readSegment, SEGMENT_UNREAD, StoredTries } from '../../runs/journal-tries.ts';
-import { type RestoreRecords, restoreRecordsSchema } from './records.ts';
+import {
+  Journal,
+  type JournalKind,
+  type JournalOptions,
+  type JournalPlace,
+  readableRecords,
+} from '../../runs/journal.ts';
+import { JournalLog } from '../../runs/journal-log.ts';
+import { entrySchema, triesSchema } from '../../runs/segment.ts';
 
 /** An operation of an item, with its start time. */
 export interface JournaledOperation extends StartedRestoreOperation {
@@ -58,130 +48,89 @@ interface BackupFact {
 
 export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact | ClockFact | BackupFact;
 
-export interface RestoreJournalOptions {
-  readonly bucket: Bucket;
-  readonly name: string;
-  readonly uid: string;
-  /** `isJournalSealed` of the Restore. */
-  readonly isSealed: boolean;
-  readonly directory: string;
-  /** Called right before each put. */
-  readonly assertLeading: () => void;
-  readonly logger: Logger;
-  readonly signal: AbortSignal;
-  readonly clock?: Clock | undefined;
+/** A finished item. Names are short, because there are hundreds of thousands. */
+const itemSchema = z.object({
+  k: z.string(),
+  /** Namespace in the cluster. */
+  ns: z.string(),
+  n: z.string(),
+  o: z.enum(['created', 'updated', 'skipped', 'failed']),
+  /** Set if the cluster has it. */
+  x: z.literal(1).optional(),
+  /** Its name in the cluster, if that is different. */
+  as: z.string().optional(),
+  /** Operations. Only the run knows their shape. */
+  ops: z.array(z.looseObject({})).optional(),
+});
+const hookSchema = z.object({ id: z.string(), pod: z.string().optional(), hasFailed: z.boolean() });
+
+/** Records of a segment of a restore's journal. */
+const restoreRecordsSchema = z.object({
+  ...triesSchema.shape,
+  items: z.array(itemSchema),
+  entries: z.array(entrySchema),
+  facts: z.array(z.looseObject({ kind: z.string() })),
+  /** Finished hooks. */
+  hooks: z.array(hookSchema),
+  /** Hooks that run next. */
+  begun: z.array(z.string()).default([]),
+  /** Operations of unfinished items. */
+  operations: z.array(z.looseObject({})).default([]),
+});
+type RestoreRecords = z.infer<typeof restoreRecordsSchema>;
+
+const RESTORE_JOURNAL: JournalKind<RestoreRecords> = {
+  word: 'restore',
+  folderOf: restoreJournalFolder,
+  schema: restoreRecordsSchema,
+  newRecords: () => ({ items: [], entries: [], facts: [], hooks: [], begun: [], operations: [] }),
+};
+
+export interface RestoreJournalOptions extends JournalOptions {
   /** Whether the API server's clock is behind the time of the Restore now. */
   readonly isSetBack?: (() => boolean) | undefined;
-  readonly patienceMs?: number | undefined;
-  readonly limits?: SegmentLimits | undefined;
 }
 
-const NOTHING = Buffer.alloc(0);
 const CLAIM = 'v1/PersistentVolumeClaim';
 
-/** Finished work that is not stored yet. */
-interface Pending {
-  readonly records: RestoreRecords;
-  readonly log: readonly string[];
-}
-
-const newRecords = (): RestoreRecords => ({
-  items: [],
-  entries: [],
-  facts: [],
-  hooks: [],
-  begun: [],
-  operations: [],
-});
-
 /**
- * Records the progress of a restore in the bucket, so that another server can continue it. Contains
- * items and their operations, hooks, warnings and errors, and the log. Work beyond the objects is
- * stored before its call returns. An object that no segment names is recognised by its labels.
+ * The journal of a restore, with its items, operations and hooks. Work beyond the objects is stored
+ * before its call returns. An object that no segment names is recognised by its labels.
  */
-export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
-  readonly #clock: Clock;
+export class RestoreJournal extends Journal<RestoreRecords> implements RestoreSink, EarlierItems {
   readonly #isSetBack: (() => boolean) | undefined;
   #isClockSetBack = false;
-  readonly #log: JournalLog;
-  readonly #segments: SegmentWriter<Pending>;
   readonly #earlier: DoneItem[] = [];
   /** Claims of all tries. The after-run file is made from them. */
   readonly #claims: DoneItem[] = [];
   readonly #operations: JournaledOperation[] = [];
   /** Operations are noted when they begin, and again with their item. */
   readonly #operationsById = new Map<string, JournaledOperation>();
-  readonly #entries: JournalEntry[] = [];
   readonly #facts: RestoreFact[] = [];
   readonly #hooks: HookRecord[] = [];
   readonly #begunHooks: string[] = [];
-  #records = newRecords();
-  #isChanged = false;
 
   private constructor(options: RestoreJournalOptions, log: JournalLog) {
-    const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
-    const { isSealed } = options;
-    this.#clock = options.clock ?? systemClock;
+    super(RESTORE_JOURNAL, options, { log });
     this.#isSetBack = options.isSetBack;
-    this.#log = log;
-    this.#segments = new SegmentWriter({
-      bucket,
-      folder: restoreJournalFolder(name, uid),
-      kind: 'restore',
-      assertLeading,
-      isSealed,
-      logger,
-      signal,
-      patienceMs,
-      limits,
-      take: () => this.#taken(),
-      encode,
-      onStored: (parts) => log.append(parts.log),
-      onLost: (pending) => {
-        log.giveBack(pending.log);
-      },
-    });
   }
 
-  /**
-   * Reads earlier tries, and stores a first segment before anything else. Throws `DAMAGED_JOURNAL`
-   * for an unreadable segment: repeating its unknown operations would be wrong. Throws `STILL_AWAY`
-   * and `SCRATCH_FULL`.
-   */
+  /** {@link Journal.read} */
   static async open(options: RestoreJournalOptions): Promise<RestoreJournal> {
-    const log = await JournalLog.create(options.directory);
-    try {
-      const journal = new RestoreJournal(options, log);
-      await journal.#read(options);
-      return journal;
-    } catch (error) {
-      await log.close();
-      throw error;
-    }
+    await using opening = new AsyncDisposableStack();
+    const log = opening.use(await JournalLog.create(options.directory));
+    const journal = opening.use(new RestoreJournal(options, log));
+    await journal.read();
+    opening.move();
+    return journal;
   }
 
-  async #read(options: RestoreJournalOptions): Promise<void> {
-    const { bucket, name, uid, isSealed, signal, logger, patienceMs } = options;
-    const tries = new StoredTries({
-      bucket,
-      isSealed,
-      signal,
-      folder: restoreJournalFolder(name, uid),
-      kind: 'restore',
-      schema: restoreRecordsSchema,
-      patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
-    });
-    const last = await tries.last();
-    this.#segments.follow(last);
-    for await (const segment of tries.segments(last)) await this.#take(segment);
-    this.#records.includes = [...last.keys];
-    this.#isChanged = true;
+  protected override resumed(): void {
     this.#isClockSetBack = this.#facts.some(({ kind }) => kind === 'clock');
     this.#noteClock();
-    await this.flush();
   }
 
-  async #take({ records, log }: Segment<RestoreRecords>): Promise<void> {
+  protected override take(records: RestoreRecords): void {
     for (const item of records.items) {
       const { k: kind, ns: namespace, n: name, o: outcome, x, as: restoredAs, ops = [] } = item;
       const exists = x === 1;
@@ -198,16 +147,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
       this.#addOperations(ops as unknown as JournaledOperation[]);
     }
     this.#addOperations(records.operations as unknown as JournaledOperation[]);
-    this.#entries.push(...records.entries);
     this.#facts.push(...(records.facts as unknown as RestoreFact[]));
     this.#hooks.push(...records.hooks);
     this.#begunHooks.push(...records.begun);
-    await this.#log.append(log);
-  }
-
-  /** Whether an earlier try has stored anything. */
-  get isContinued(): boolean {
-    return this.#segments.isContinued;
   }
 
   /** Items of earlier tries. */
@@ -238,11 +180,6 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     }
   }
 
-  /** Warnings and errors of earlier tries. */
-  get entries(): readonly JournalEntry[] {
-    return this.#entries;
-  }
-
   get facts(): readonly RestoreFact[] {
     return this.#facts;
   }
@@ -258,16 +195,16 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   async put(item: FinishedRestoreItem): Promise<void> {
-    this.#segments.assertUsable();
+    this.segments.assertUsable();
     this.#noteClock();
     const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
     // Timeouts count from here, also for a later server.
-    const created = rfc3339Seconds(this.#clock.nowNs());
+    const created = rfc3339Seconds(this.clock.nowNs());
     const begun = operations.map(
       (operation): JournaledOperation =>
         this.#operationsById.get(idOfOperation(operation)) ?? { ...operation, created },
     );
-    this.#records.items.push({
+    this.records.items.push({
       k,
       ns,
       n,
@@ -276,21 +213,21 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
       ...(restoredAs !== undefined && { as: restoredAs }),
       ...(begun.length > 0 && { ops: begun.map((operation) => ({ ...operation })) }),
     });
-    this.#added(k.length + ns.length + n.length + 64);
-    if (begun.length > 0 || this.#segments.isFull) await this.flush();
-    else this.#segments.flushLater();
+    this.added(k.length + ns.length + n.length + 64);
+    if (begun.length > 0 || this.segments.isFull) await this.flush();
+    else this.segments.flushLater();
     this.#noteClaim(item);
     this.#addOperations(begun);
   }
 
   /** Stored soon, so that a cancel or the next server finds operations of unfinished items. */
   begun(operations: readonly StartedRestoreOperation[]): void {
-    this.#segments.assertUsable();
-    const created = rfc3339Seconds(this.#clock.nowNs());
+    this.segments.assertUsable();
+    const created = rfc3339Seconds(this.clock.nowNs());
     const begun = operations.map((operation): JournaledOperation => ({ ...operation, created }));
-    this.#records.operations.push(...begun.map((operation) => ({ ...operation })));
-    this.#added(128 * begun.length);
-    this.#segments.flushLater();
+    this.records.operations.push(...begun.map((operation) => ({ ...operation })));
+    this.added(128 * begun.length);
+    this.segments.flushLater();
     this.#addOperations(begun);
   }
 
@@ -340,133 +277,56 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
   /** Stores a fact before it returns, because the next server must not repeat the work. */
   async addFact(fact: RestoreFact): Promise<void> {
-    this.#segments.assertUsable();
-    this.#records.facts.push({ ...fact });
-    this.#added(64);
+    this.segments.assertUsable();
+    this.records.facts.push({ ...fact });
+    this.added(64);
     await this.flush();
     this.#facts.push(fact);
   }
 
   /** Stores a fact with later items. Without it, the next server finds out the same. */
   noteFact(fact: RestoreFact): void {
-    this.#segments.assertUsable();
-    this.#records.facts.push({ ...fact });
-    this.#added(64);
-    this.#segments.flushLater();
+    this.segments.assertUsable();
+    this.records.facts.push({ ...fact });
+    this.added(64);
+    this.segments.flushLater();
     this.#facts.push(fact);
   }
 
   /** Stores the note before it returns; then the hook runs. */
   async willRunHook(id: string): Promise<void> {
-    this.#segments.assertUsable();
-    this.#records.begun.push(id);
-    this.#added(id.length);
+    this.segments.assertUsable();
+    this.records.begun.push(id);
+    this.added(id.length);
     await this.flush();
   }
 
   /** Stored at once. After a kill before that, it is unknown whether the hook has run. */
   addHook(record: HookRecord): void {
-    this.#records.hooks.push(record);
-    this.#added(record.id.length);
+    this.records.hooks.push(record);
+    this.added(record.id.length);
     // Later calls throw the error.
     this.flush().catch(() => undefined);
-  }
-
-  addLine(line: string): void {
-    this.#log.add(line);
-    this.#added(line.length);
-    this.#segments.flushLater();
-  }
-
-  addEntry(entry: JournalEntry): void {
-    this.#records.entries.push(entry);
-    this.#added(entry.text.length + 32);
-    this.#segments.flushLater();
-  }
-
-  #added(bytes: number): void {
-    this.#isChanged = true;
-    this.#segments.added(bytes);
-  }
-
-  #taken(): Pending | undefined {
-    if (!this.#isChanged) return undefined;
-    const pending = { records: this.#records, log: this.#log.take() };
-    this.#records = newRecords();
-    this.#isChanged = false;
-    return pending;
-  }
-
-  /** Throws `STILL_AWAY` and `SCRATCH_FULL`, and again at every later call. */
-  flush(): Promise<void> {
-    return this.#segments.flush();
   }
 
   /** Stores everything and returns the complete log, until the journal closes. */
   async finish(): Promise<ScratchFile> {
     await this.flush();
-    return this.#finishedLog();
-  }
-
-  /** The log of a failed restore, including lines that are not in the bucket. */
-  async finishLog(): Promise<ScratchFile> {
-    await this.#segments.end('the restore has failed');
-    return this.#finishedLog();
-  }
-
-  #finishedLog(): Promise<ScratchFile> {
-    return this.#segments.alone(() => this.#log.finish());
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#segments.close();
-    await this.#log.close();
+    return this.finishedLog();
   }
 }
 
 const idOfOperation = ({ action, operationId, item }: StartedRestoreOperation): string =>
   JSON.stringify([action, operationId, item.group, item.resource, item.namespace, item.name]);
 
-async function encode({ records, log }: Pending): Promise<SegmentParts> {
-  const [packed, logPart] = await Promise.all([
-    gzipMember(JSON.stringify(records)),
-    gzipMember(log.join('')),
-  ]);
-  return { records: packed, tar: NOTHING, log: logPart };
-}
-
-export interface RestoreJournalPlace {
-  readonly bucket: Bucket;
-  readonly name: string;
-  readonly uid: string;
-  readonly signal: AbortSignal;
-}
-
 /** Operations in the readable segments of a restore's journal. Throws errors of the bucket. */
 export async function journaledOperations(
-  place: RestoreJournalPlace & Pick<RestoreJournalOptions, 'isSealed' | 'logger'>,
+  place: JournalPlace,
 ): Promise<readonly JournaledOperation[]> {
-  const { bucket, name, uid, isSealed, logger, signal } = place;
-  const options = { schema: restoreRecordsSchema, isSealed, signal };
   const operations: JournaledOperation[] = [];
-  const keys = await Array.fromAsync(bucket.list(restoreJournalFolder(name, uid), { signal }));
-  for (const key of keys.sort()) {
-    try {
-      const { records } = await readSegment(bucket, key, options);
-      const found = [...records.items.flatMap(({ ops = [] }) => ops), ...records.operations];
-      operations.push(...(found as unknown as JournaledOperation[]));
-    } catch (error) {
-      if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND', 'JOURNAL_NOT_KEPT')) throw error;
-      logger.warn({ restore: name, error: messageOf(error) }, SEGMENT_UNREAD);
-    }
+  for await (const records of readableRecords(RESTORE_JOURNAL, place)) {
+    const found = [...records.items.flatMap(({ ops = [] }) => ops), ...records.operations];
+    operations.push(...(found as unknown as JournaledOperation[]));
   }
   return operations;
-}
-
-/** Removes the journal after the Restore has its phase. Throws errors of the bucket. */
-export async function removeRestoreJournal(place: RestoreJournalPlace): Promise<void> {
-  const { bucket, name, uid, signal } = place;
-  for await (const key of bucket.list(restoreJournalFolder(name, uid), { signal })) {
-    await bucket.delete(key, { signal });
-  }
 }

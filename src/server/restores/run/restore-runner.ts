@@ -1,8 +1,10 @@
+import { restoreJournalFolder } from '../../../archive/index.ts';
 import { asError, type Clock, systemClock } from '../../../base/index.ts';
 import type { Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { isLeft } from '../../runs/cancel-signal.ts';
+import { removeJournals } from '../../runs/journal.ts';
 import { patiently } from '../../runs/bucket-retries.ts';
 import { isJournalSealed } from '../../runs/journal-tries.ts';
 import { subjectOf } from '../restore-kind.ts';
@@ -14,11 +16,7 @@ import type {
   RestoreSessions,
 } from './contract.ts';
 import { RestoreEnding, type RunParts } from './restore-ending.ts';
-import {
-  removeRestoreJournal,
-  RestoreJournal,
-  type RestoreJournalOptions,
-} from './restore-journal.ts';
+import { RestoreJournal, type RestoreJournalOptions } from './restore-journal.ts';
 import { RestoreLog } from './restore-log.ts';
 import { RestoreRun, type RestoreRunSettings } from './restore-run.ts';
 import { whileLeading } from './leadership.ts';
@@ -147,6 +145,6 @@ export class ClusterRestoreRunner implements RestoreRunner {
   async forget(restore: Restore, location: string, signal: AbortSignal): Promise<void> {
     const { name, uid } = restore.metadata;
     await using opened = await this.#options.buckets.open(location, signal, { name, uid });
-    await removeRestoreJournal({ bucket: opened.bucket, name, uid, signal });
+    await removeJournals(opened.bucket, restoreJournalFolder(name, uid), signal);
   }
 }

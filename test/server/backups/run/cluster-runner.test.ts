@@ -11,7 +11,7 @@ import {
 } from '../../../../src/base/index.ts';
 import type { BackupAction } from '../../../../src/backup/index.ts';
 import { type KubeObject, VOLUME_SNAPSHOTS } from '../../../../src/kube/index.ts';
-import { Journal } from '../../../../src/server/backups/run/journal.ts';
+import { BackupJournal } from '../../../../src/server/backups/run/journal.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 import { bucketThrough } from '../../../support/bucket-through.ts';
 import { canMount, mountSmallDisk } from '../../../support/full-disk.ts';
@@ -204,7 +204,7 @@ describe('a run of a backup', () => {
       },
     });
     {
-      await using journal = await Journal.open({
+      await using journal = await BackupJournal.open({
         isSealed: false,
         bucket: rig.bucket,
         name: 'b1',
@@ -302,7 +302,7 @@ describe('a run of a backup', () => {
   ])('stores no item under a path that an earlier try has taken for %s', async (_, stored) => {
     const rig = new Rig({ cluster: configMaps(2) });
     {
-      await using journal = await Journal.open({
+      await using journal = await BackupJournal.open({
         isSealed: false,
         bucket: rig.bucket,
         name: 'b1',

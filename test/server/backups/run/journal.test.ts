@@ -1,16 +1,21 @@
 import * as fs from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, describe, expect, it } from 'vitest';
-import { EncryptingBucket, readTarball, signingBy } from '../../../../src/archive/index.ts';
+import {
+  EncryptingBucket,
+  journalsFolder,
+  readTarball,
+  signingBy,
+} from '../../../../src/archive/index.ts';
 import { CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
 import type { FinishedItem } from '../../../../src/backup/index.ts';
 import type { Backup } from '../../../../src/kube/index.ts';
 import {
-  Journal,
-  type JournalOptions,
-  removeJournals,
+  BackupJournal,
+  type BackupJournalOptions,
 } from '../../../../src/server/backups/run/journal.ts';
 import { readUnfinishedRun } from '../../../../src/server/backups/run/unfinished-run.ts';
+import { removeJournals } from '../../../../src/server/runs/journal.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 
@@ -36,8 +41,11 @@ const item = (name: string, more: Partial<FinishedItem> = {}): FinishedItem => (
 });
 const EFFECT = { hasEffect: true };
 
-function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
-  return Journal.open({
+function opened(
+  bucket: MemoryBucket,
+  more: Partial<BackupJournalOptions> = {},
+): Promise<BackupJournal> {
+  return BackupJournal.open({
     bucket,
     name: 'b1',
     uid: 'u1',
@@ -51,7 +59,7 @@ function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promi
   });
 }
 
-async function pathsOf(journal: Journal): Promise<string[]> {
+async function pathsOf(journal: BackupJournal): Promise<string[]> {
   const { contents } = await journal.finish();
   const entries = await Array.fromAsync(readTarball(contents.read(), 'contents'));
   return entries.map(({ path }) => path.split('/').at(-1) ?? '');
@@ -93,7 +101,7 @@ describe('the journal of a backup', () => {
         now--;
       },
     } as unknown as MemoryBucket;
-    await removeJournals(slow, 'b1', signal, 'u1');
+    await removeJournals(slow, FOLDER, signal);
     expect(bucket.objects.size).toBe(0);
     expect(most).toBe(16);
   });
@@ -336,11 +344,11 @@ describe('the journal of a backup', () => {
     const bucket = new MemoryBucket();
     await (await opened(bucket))[Symbol.asyncDispose]();
     await (await opened(bucket, { uid: 'u2' }))[Symbol.asyncDispose]();
-    await removeJournals(bucket, 'b1', signal, 'u1');
+    await removeJournals(bucket, FOLDER, signal);
     expect([...bucket.objects.keys()]).toEqual([
       expect.stringMatching(/^backups\/b1\/longshore-journal\/u2\/00000001-\w{8}-00000000$/),
     ]);
-    await removeJournals(bucket, 'b1', signal);
+    await removeJournals(bucket, journalsFolder('b1'), signal);
     expect(bucket.objects.size).toBe(0);
   });
 });
@@ -355,9 +363,13 @@ describe('the sealed journal of a backup', () => {
     const keys = await signingBy({ current: password, others: [], earlierKeys: [] });
     return new EncryptingBucket(raw, { keys, encrypts: false });
   };
-  const openedIn = async (raw: MemoryBucket, more: Partial<JournalOptions> = {}) =>
+  const openedIn = async (raw: MemoryBucket, more: Partial<BackupJournalOptions> = {}) =>
     opened(raw, { bucket: await sealedBy(raw), isSealed: true, ...more });
-  const store = async (raw: MemoryBucket, name: string, more: Partial<JournalOptions> = {}) => {
+  const store = async (
+    raw: MemoryBucket,
+    name: string,
+    more: Partial<BackupJournalOptions> = {},
+  ) => {
     await using journal = await openedIn(raw, more);
     await journal.put(item(name, EFFECT));
   };
