@@ -63,3 +63,15 @@ export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
 /** `apiVersion/Kind` of an object. */
 export const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string =>
   `${apiVersion}/${kind}`;
+
+/** The name of an item, in the form of Velero's errors. */
+export const idOfItem = (
+  type: string,
+  { namespace, name }: { namespace: string; name: string },
+): string => (namespace === '' ? `${type}/${name}` : `${type}/${namespace}/${name}`);
+
+/** Splits a type, such as `deployments.apps`. */
+export function groupOf(type: string): { readonly group: string; readonly resource: string } {
+  const [resource = '', ...group] = type.split('.');
+  return { group: group.join('.'), resource };
+}

@@ -1,100 +1,65 @@
-import {
-  type BackupLog,
-  type Resolved,
-  type ResourceIdentifier,
-  typeOf,
-} from '../../backup/index.ts';
+import { type Resolved, type ResourceIdentifier, typeOf } from '../../backup/index.ts';
 import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
-  apiVersionOf,
   askedFor,
   type Backup,
   type BackupIdentity,
-  type Discovery,
-  isExtensionAway,
-  isOfGateway,
   isOwnObject,
   isSameJson,
   isUploadOfBackup,
-  type KubeClient,
   type KubeObject,
-  NAMESPACES,
-  ofExtension,
   type PersistentVolume,
   type PersistentVolumeClaim,
   type Pod,
   PODS,
-  type Resource,
-  type Restore,
   targetNamespace,
   UPLOADS_TYPE,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
-import { type AfterCreation, finishCreated } from './finish-created.ts';
+import { UnsettledClaims, volumeReaderOf, type WaitingVolume } from './claimed-volume.ts';
 import type {
-  BackedUpItems,
   FinishedRestoreItem,
   ItemFile,
   ItemKey,
   PersistentVolumeSteps,
-  RestoreOutcome,
   RestoreSink,
-  StartedRestoreOperation,
 } from './contract.ts';
-import { type ItemNotes, settleExisting } from './existing-objects.ts';
+import type { ItemNotes } from './existing-objects.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
-import {
-  settleNamedVolume,
-  UnsettledClaims,
-  volumeReaderOf,
-  type WaitingVolume,
-} from './claimed-volume.ts';
-import { kindOf, readItem } from './item-file.ts';
+import { ItemCreator, type ItemCreatorOptions, type NewItem } from './item-creator.ts';
+import { groupOf, idOfItem, kindOf, readItem } from './item-file.ts';
 import { jobOfPod, leftToJob, oldPodsSelector, withOldPods } from './job-pods.ts';
 import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
 import {
   isCompleted,
-  isMadeBy,
   isMirrorPod,
   restoreLabels,
-  statusOf,
   withLabels,
   withoutServersFields,
 } from './object-fields.ts';
 import { NEVER_RESTORED } from './plan.ts';
 import type { RefusedItem, RefusedItems } from './refused-items.ts';
-import type { Restored } from './restored-items.ts';
 import type { RestoreSelection } from './selection.ts';
 import { ServerObjects } from './server-objects.ts';
 import { untilTrue } from './wait-until.ts';
 import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
-export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
+export interface ItemRestorerOptions extends Omit<ItemCreatorOptions, 'serverObjects'> {
   /**
    * Whether any object may bring additional items past the filters by its own annotation. Otherwise
    * only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
-  readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
-  readonly discovery: Pick<Discovery, 'findIn'>;
-  readonly items: BackedUpItems;
-  readonly restore: Restore;
   readonly backup?: BackupIdentity | undefined;
   readonly backupObject?: Backup | undefined;
   readonly namespaces: RestoredNamespaces;
-  readonly restored: Restored;
   readonly aside: RefusedItems;
   readonly modifiers?: ResourceModifiers | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
   readonly sink: RestoreSink;
-  readonly log: BackupLog;
-  /** An earlier try may have created objects that it did not journal. */
-  readonly isResumed: boolean;
-  /** If true, creation times do not prove that this restore created an object. */
-  readonly isClockSetBack?: (() => boolean) | undefined;
 }
 
 /** Rules for the types of the cluster. They are rebuilt after definitions are restored. */
@@ -114,29 +79,14 @@ interface Result {
 }
 
 /** An item in progress. */
-interface Work {
-  readonly file: ItemFile;
-  readonly given: KubeObject;
-  /** The target namespace. */
-  readonly namespace: string;
-  readonly notes: ItemNotes;
-  readonly operations: StartedRestoreOperation[];
+interface Work extends NewItem {
   /** The item exists, and the data of its volume is being restored. */
   isInPlace: boolean;
-  /** The modifiers of the Restore changed it. */
-  isModified: boolean;
   isClean: boolean;
-  exists: boolean;
-  outcome: RestoreOutcome | undefined;
-  restoredAs: string | undefined;
   /** The object as sent; undefined before. */
   object: KubeObject | undefined;
-  /** The item was put aside before, and its object may exist. */
-  readonly isRetried: boolean;
   /** How many of `operations` the sink has. */
   begun: number;
-  /** The volume of an existing claim. The item is finished when the volume is settled. */
-  volume: WaitingVolume | undefined;
 }
 
 /** Options for one item. */
@@ -154,7 +104,7 @@ export class ItemRestorer {
   readonly #merged: MergedNamespaces;
   /** Namespaces of running Velero or Longshore servers, and of the server that made the backup. */
   readonly #ownNamespaces: ReadonlySet<string>;
-  readonly #serverObjects: ServerObjects;
+  readonly #creator: ItemCreator;
   readonly #leftOut = new Map<string, number>();
   readonly #unsettled: UnsettledClaims;
   #rules: TypeRules;
@@ -164,7 +114,8 @@ export class ItemRestorer {
     this.#merged = new MergedNamespaces(options.items, options.restore);
     const namespaces = [options.restore.metadata.namespace, options.backup?.namespace];
     this.#ownNamespaces = new Set(namespaces.filter((each) => each !== undefined));
-    this.#serverObjects = new ServerObjects(options, this.#ownNamespaces);
+    const serverObjects = new ServerObjects(options, this.#ownNamespaces);
+    this.#creator = new ItemCreator({ ...options, serverObjects });
     this.#unsettled = new UnsettledClaims(options);
     this.#rules = rules;
   }
@@ -404,7 +355,7 @@ export class ItemRestorer {
     work.object ??= await this.#prepare(work);
     const { object } = work;
     if (!object || (await this.#isHeldBack(work))) return;
-    await this.#create(object, this.#resourceOf(object, work), work);
+    await this.#creator.create(object, work, this.#rules.selection);
     if (work.isInPlace) work.outcome = 'updated';
   }
 
@@ -605,158 +556,6 @@ export class ItemRestorer {
       notes.error(`error verifying additional items are ready to use: ${messageOf(error)}`);
     }
   }
-
-  /** The resource of the object's own version and kind, which an action may have changed. */
-  #resourceOf({ apiVersion = '', kind = '' }: KubeObject, work: Work): Resource<KubeObject> {
-    const { file, given, namespace, notes } = work;
-    const at = apiVersion.indexOf('/');
-    const group = at === -1 ? '' : apiVersion.slice(0, at);
-    let plural = groupOf(file.groupResource).resource;
-    if (kind !== given.kind) {
-      notes.info(`Resource kind changed from ${given.kind ?? ''} to ${kind}`);
-      const found = this.#options.discovery.findIn(group, kind.toLowerCase());
-      if (!found) {
-        const text = `error getting GVR for ${apiVersion}, Kind=${kind}: the cluster has no such kind`;
-        throw new CodedError('UNKNOWN_RESOURCE', text);
-      }
-      ({ plural } = found);
-    }
-    return { group, version: apiVersion.slice(at + 1), kind, plural, namespaced: namespace !== '' };
-  }
-
-  async #create(object: KubeObject, resource: Resource<KubeObject>, work: Work): Promise<void> {
-    const { client, patience, signal, restore, isResumed, isClockSetBack } = this.#options;
-    const { file, namespace, notes } = work;
-    const id = idOfItem(file.groupResource, { namespace, name: file.name });
-    let isUnsure = isResumed || work.isRetried;
-    let failure: unknown;
-    let made: KubeObject | undefined;
-    try {
-      made = await patience.ask(askedFor('create', resource, namespace), async (isAgain) => {
-        isUnsure ||= isAgain;
-        // The previous request had no answer. Admission may still be working on it.
-        const before = isAgain ? await this.#madeBefore(resource, object) : undefined;
-        return (
-          before ??
-          (await this.#askExtension(resource, () => client.create(resource, object, { signal })))
-        );
-      });
-    } catch (error) {
-      signal.throwIfAborted();
-      failure = error;
-    }
-    if (!made) {
-      const ref = { name: object.metadata.name, namespace: object.metadata.namespace };
-      const found = await this.#find(resource, ref, failure, notes);
-      if (found === 'unknown') return;
-      if (!found) {
-        const text = `error restoring ${id}: ${messageOf(failure)}${this.#otherVersion(resource, failure)}`;
-        throw new CodedError('NOT_RESTORED', text, { cause: failure });
-      }
-      work.exists = true;
-      if (!(isUnsure && isMadeBy(restore, found, isClockSetBack?.()))) {
-        const { isModified } = work;
-        const about = { notes, given: givenIn(work, object), isModified };
-        work.outcome = await settleExisting(found, object, resource, {
-          ...this.#options,
-          ...about,
-          serverObjects: this.#serverObjects,
-        });
-        if (isWaitingFor(object, found)) work.volume = await this.#settleVolume(found, work);
-        return;
-      }
-      notes.info('It was created before this restore was interrupted');
-      made = found;
-    }
-    work.outcome = 'created';
-    work.exists = true;
-    work.restoredAs = made.metadata.name;
-    const { operations } = work;
-    const status = statusOf(work.given);
-    const created = { made, object, resource, file, status };
-    await finishCreated(created, this.#rules.selection, { ...this.#options, notes, operations });
-    const isClaim = file.groupResource === 'persistentvolumeclaims';
-    if (isClaim) work.volume = await this.#settleVolume(made, work);
-  }
-
-  /** The end of the message about an item whose version the cluster does not serve. */
-  #otherVersion(resource: Resource<KubeObject>, failure: unknown): string {
-    const { group, plural } = resource;
-    if (group === '' || !isCode(failure, 'KUBE_NOT_FOUND')) return '';
-    const served = this.#options.discovery.findIn(group, plural);
-    const isSame = served?.group === group && served.plural === plural;
-    if (!isSame || served.version === resource.version) return '';
-    return `: the cluster serves it as ${apiVersionOf(served)}, and the backup has ${apiVersionOf(resource)}`;
-  }
-
-  /** Checks that a claim can bind to its volume. Returns a volume that must be settled later. */
-  async #settleVolume(
-    claim: KubeObject,
-    { file, given, notes, operations }: Work,
-  ): Promise<WaitingVolume | undefined> {
-    const { items, restored } = this.#options;
-    const { volumeName: name = '' } = (given as PersistentVolumeClaim).spec;
-    const standing = restored.get({ kind: 'v1/PersistentVolume', namespace: '', name });
-    // A volume that this restore created refers to the claim by its name.
-    if (standing?.outcome === 'created') return undefined;
-    const volumeFromBackup = volumeReaderOf(file, given, items);
-    return await settleNamedVolume(
-      {
-        claim: claim as PersistentVolumeClaim,
-        given: given as PersistentVolumeClaim,
-        standing,
-        volumeFromBackup,
-        hasOperation: operations.length > 0,
-      },
-      { ...this.#options, notes },
-    );
-  }
-
-  async #madeBefore(
-    resource: Resource<KubeObject>,
-    { metadata }: KubeObject,
-  ): Promise<KubeObject | undefined> {
-    const { client, signal, restore, isClockSetBack } = this.#options;
-    const found = await client.find(resource, metadata, { signal, isExact: true });
-    return found && isMadeBy(restore, found, isClockSetBack?.()) ? found : undefined;
-  }
-
-  /** If the API server is up, a gateway error comes from the kind's extension server. */
-  async #askExtension<T>({ group }: Resource<KubeObject>, task: () => Promise<T>): Promise<T> {
-    try {
-      return await task();
-    } catch (error) {
-      if (group === '' || !isOfGateway(error) || !(error instanceof CodedError)) throw error;
-      const { client, signal } = this.#options;
-      const isUp = await client.find(NAMESPACES, { name: 'kube-system' }, { signal }).then(
-        () => true,
-        () => false,
-      );
-      signal.throwIfAborted();
-      throw isUp ? ofExtension(error) : error;
-    }
-  }
-
-  /** Looks for the object after a failed creation: ports or quotas may be checked first. */
-  async #find(
-    resource: Resource<KubeObject>,
-    ref: { readonly name: string; readonly namespace: string | undefined },
-    failure: unknown,
-    notes: ItemNotes,
-  ): Promise<KubeObject | 'unknown' | undefined> {
-    const { client, patience, signal } = this.#options;
-    try {
-      return await patience.ask(askedFor('get', resource, ref.namespace), () =>
-        this.#askExtension(resource, () => client.find(resource, ref, { signal, isExact: true })),
-      );
-    } catch (error) {
-      signal.throwIfAborted();
-      if (isExtensionAway(error) && isCode(failure, 'KUBE_ALREADY_EXISTS')) throw error;
-      if (!isCode(failure, 'KUBE_ALREADY_EXISTS')) return undefined;
-      notes.warn(messageOf(error));
-      return 'unknown';
-    }
-  }
 }
 
 /** The result of an item that was put aside: it may still be created. */
@@ -768,31 +567,6 @@ const NOT_PREPARED = {
   isModified: false,
   isClean: true,
 };
-
-/** Whether a pending claim for the same volume exists, such as a claim of an earlier restore. */
-function isWaitingFor(wanted: KubeObject, found: KubeObject): boolean {
-  const [asked, claim] = [wanted, found] as [PersistentVolumeClaim, PersistentVolumeClaim];
-  if (wanted.kind !== 'PersistentVolumeClaim' || claim.status?.phase !== 'Pending') return false;
-  const { volumeName } = claim.spec;
-  return claim.metadata.deletionTimestamp === undefined && asked.spec.volumeName === volumeName;
-}
-
-/** The backed-up object in its new namespace. Undefined if an action changed its kind. */
-function givenIn({ given, namespace }: Work, object: KubeObject): KubeObject | undefined {
-  if (given.kind !== object.kind) return undefined;
-  return namespace === '' ? given : { ...given, metadata: { ...given.metadata, namespace } };
-}
-
-/** The name of an item, in the form of Velero's errors. */
-const idOfItem = (
-  type: string,
-  { namespace, name }: { namespace: string; name: string },
-): string => (namespace === '' ? `${type}/${name}` : `${type}/${namespace}/${name}`);
-
-function groupOf(type: string): { readonly group: string; readonly resource: string } {
-  const [resource = '', ...group] = type.split('.');
-  return { group: group.join('.'), resource };
-}
 
 function withoutAnnotation(object: KubeObject, annotation: string): KubeObject {
   const { annotations } = object.metadata;
