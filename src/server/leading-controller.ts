@@ -1,24 +1,45 @@
+import { type Clock, type Logger, systemClock } from '../base/index.ts';
+import type { KubeClient } from '../kube/index.ts';
 import type { ServerController } from './server.ts';
 
-/** The signal of a leadership, and a check to call right before each write. */
-export type LeadParts = readonly [signal: AbortSignal, assertLeading: () => void];
+/** Passed to every part of a controller while this process leads. */
+export interface Lead {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** The clock of this process. */
+  readonly clock: Clock;
+  /** Aborted when this process stops leading. */
+  readonly signal: AbortSignal;
+  /** Call it right before each write. Throws `LEADERSHIP_LOST`. */
+  readonly assertLeading: () => void;
+}
+
+export interface LeadingOptions extends Pick<Lead, 'client' | 'logger' | 'namespace'> {
+  readonly clock?: Clock | undefined;
+}
 
 /** A period of leadership of a controller. */
-export interface Lead {
+export interface Term {
   /** Runs until the signal aborts it. */
   run(): Promise<void>;
   readonly failure: string | undefined;
 }
 
 /** A controller that starts without state in each leadership, because older state may be wrong. */
-export abstract class LeadingController<L extends Lead> implements ServerController {
+export abstract class LeadingController<T extends Term> implements ServerController {
   abstract readonly name: string;
-  #now: L | undefined;
+  readonly #options: LeadingOptions;
+  #now: T | undefined;
 
-  protected abstract begin(...parts: LeadParts): L;
+  constructor(options: LeadingOptions) {
+    this.#options = options;
+  }
+
+  protected abstract begin(lead: Lead): T;
 
   /** Undefined while another process leads. */
-  protected get now(): L | undefined {
+  protected get now(): T | undefined {
     return this.#now;
   }
 
@@ -26,11 +47,12 @@ export abstract class LeadingController<L extends Lead> implements ServerControl
     return this.#now?.failure;
   }
 
-  async run(...parts: LeadParts): Promise<void> {
-    const lead = this.begin(...parts);
-    this.#now = lead;
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    const { client, logger, namespace, clock = systemClock } = this.#options;
+    const term = this.begin({ client, logger, namespace, clock, signal, assertLeading });
+    this.#now = term;
     try {
-      await lead.run();
+      await term.run();
     } finally {
       this.#now = undefined;
     }

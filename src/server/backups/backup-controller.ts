@@ -1,4 +1,4 @@
-import { type Clock, type Logger, systemClock } from '../../base/index.ts';
+import type { Clock, Logger } from '../../base/index.ts';
 import {
   type Backup,
   Controller,
@@ -13,9 +13,8 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
-import { subjectOf } from './operation-subject.ts';
-import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
+import { BACKUP_RUNS, phaseOf, subjectOf } from './backup-kind.ts';
 import { type BackupRunSettings, BackupRuns } from './backup-runs.ts';
 import { RunsView } from '../runs/watched-runs.ts';
 import type { ActionSessions, Buckets } from './contract.ts';
@@ -25,7 +24,6 @@ import { cancelOperations } from '../operations/cancel-operations.ts';
 import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
-import { BACKUP_PHASES } from './phase-meanings.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { planQueue, type QueueStep } from './queue.ts';
 import { SharedBackups } from './shared-backups.ts';
@@ -67,20 +65,19 @@ export class BackupController extends LeadingController<BackupsRun> {
   readonly #options: BackupControllerOptions;
 
   constructor(options: BackupControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
   }
 
-  protected begin(...parts: LeadParts): BackupsRun {
-    return new BackupsRun(this.#options, ...parts);
+  protected begin(lead: Lead): BackupsRun {
+    return new BackupsRun(this.#options, lead);
   }
 }
 
 /** The state of one term as leader. */
 class BackupsRun {
   readonly #options: BackupControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #clock: Clock;
+  readonly #lead: Lead;
   readonly #backups: RunsView<Backup>;
   readonly #phases: PhaseWriter;
   readonly #runs: BackupRuns;
@@ -91,77 +88,42 @@ class BackupsRun {
   readonly #events: PhaseEvents<Backup>;
   #hasStarted = false;
 
-  constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: BackupControllerOptions, lead: Lead) {
     const { client, logger, namespace } = options;
     this.#options = options;
-    this.#signal = signal;
-    this.#clock = options.clock ?? systemClock;
+    this.#lead = lead;
     const { host } = options;
-    this.#events = new PhaseEvents({
-      client,
-      logger,
-      host,
-      clock: client.clock,
-      kind: 'backup',
-      meanings: BACKUP_PHASES,
-    });
+    const { clock } = client;
+    this.#events = new PhaseEvents({ client, logger, host, clock, kind: BACKUP_RUNS });
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
-    this.#backups = new RunsView({
-      client,
-      logger,
-      namespace,
-      assertLeading,
-      signal,
-      shared,
-      resource: BACKUP_RESOURCE,
-    });
-    this.#phases = new PhaseWriter({
-      backups: this.#backups,
-      logger,
-      signal,
-      clock: this.#clock,
-      onDue: () => {
-        this.#queue.queue.add(QUEUE_KEY);
-      },
-    });
-    this.#deletions = new DeletionRequests({
-      client,
-      logger,
-      namespace,
-      assertLeading,
-      signal,
-      backups: this.#backups,
-      isElsewhere: options.isDeletedElsewhere === true,
-    });
-    const notes = new UnderWayNotes({ client, logger, namespace, assertLeading });
+    const backups = new RunsView({ kind: BACKUP_RUNS, lead, shared });
+    this.#backups = backups;
+    const onDue = (): void => {
+      this.#queue.queue.add(QUEUE_KEY);
+    };
+    this.#phases = new PhaseWriter({ lead, backups, onDue });
+    const isElsewhere = options.isDeletedElsewhere === true;
+    this.#deletions = new DeletionRequests({ lead, backups, isElsewhere });
+    const notes = new UnderWayNotes(lead);
     const { buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots } =
       options;
     this.#lost = new LostBackups({
-      client,
-      logger,
-      namespace,
-      assertLeading,
-      signal,
+      lead,
+      backups,
+      notes,
       buckets,
       sessions,
       operations,
       discovery,
       snapshotLocations,
       removeSnapshots,
-      backups: this.#backups,
-      notes,
       writers: shared.writers,
-      onRemoved: () => {
-        this.#queue.queue.add(QUEUE_KEY);
-      },
+      onRemoved: onDue,
     });
     this.#runs = new BackupRuns({
       settings: options,
-      logger,
-      clock: this.#clock,
-      assertLeading,
-      signal,
-      backups: this.#backups,
+      lead,
+      backups,
       phases: this.#phases,
       notes,
       lost: this.#lost,
@@ -191,7 +153,7 @@ class BackupsRun {
   async run(): Promise<void> {
     const watched = await this.#backups.open();
     try {
-      if (!this.#signal.aborted) await this.#runWatched();
+      if (!this.#lead.signal.aborted) await this.#runWatched();
     } finally {
       await watched[Symbol.asyncDispose]();
     }
@@ -209,8 +171,8 @@ class BackupsRun {
     await Promise.all([
       this.#deletions.run(),
       this.#lost.run(),
-      this.#queue.run(this.#signal),
-      this.#cancels.run(this.#signal),
+      this.#queue.run(this.#lead.signal),
+      this.#cancels.run(this.#lead.signal),
     ]);
     await this.#runs.settle();
     await this.#events.flush();
@@ -266,7 +228,7 @@ class BackupsRun {
       const key = keyOf(backup.metadata);
       if (isQueued(phase) && isCanceled(backup) && !this.#isHeld(key)) {
         await this.#phases.step(backup, {
-          ...failedStatus(CANCELED, this.#clock),
+          ...failedStatus(CANCELED, this.#lead.clock),
           queuePosition: null,
         });
       } else if (hasPlace(phase) && !this.#isHeld(key)) {
@@ -284,7 +246,7 @@ class BackupsRun {
     if (!isQueueing) return;
     const namespaces = await client.collect(
       NAMESPACES,
-      { signal: this.#signal },
+      { signal: this.#lead.signal },
       ({ metadata }) => [metadata.name],
     );
     const isHeld = (backup: Backup): boolean =>
@@ -313,7 +275,7 @@ class BackupsRun {
     if (!backup || !isWaiting(phaseOf(backup)) || !isCanceled(backup)) return undefined;
     const { sessions, operations, logger } = this.#options;
     await using session = await sessions.open(backup, logger);
-    const options = { asker: session.asker, signal: this.#signal };
+    const options = { asker: session.asker, signal: this.#lead.signal };
     const untold = await cancelOperations(operations, subjectOf(backup), options);
     if (untold === undefined) return undefined;
     logger.warn(

@@ -1,25 +1,11 @@
-import {
-  type Clock,
-  isCode,
-  type Logger,
-  messageOf,
-  rfc3339Seconds,
-  SECOND_NS,
-  Stopwatch,
-} from '../../base/index.ts';
-import {
-  type BackupDefaults,
-  type PolicySummary,
-  type Progress,
-  validateBackup,
-} from '../../backup/index.ts';
+import { isCode, messageOf, rfc3339Seconds, SECOND_NS, Stopwatch } from '../../base/index.ts';
+import { type BackupDefaults, type PolicySummary, validateBackup } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   type Backup,
   type Discovery,
   hasHadRun,
   isPassing,
-  keyOf,
   type KubeClient,
 } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
@@ -27,9 +13,10 @@ import { withUntold } from '../operations/cancel-operations.ts';
 import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { patiently } from '../runs/bucket-retries.ts';
-import { type BackgroundRun, runInBackground } from '../runs/background-run.ts';
+import { ActiveRuns } from '../runs/active-runs.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
-import { phaseOf } from './backup-kind.ts';
+import { BACKUP_RUNS, phaseOf } from './backup-kind.ts';
 import type { BackupMetrics } from './backup-metrics.ts';
 import { journalAnnotations } from '../runs/journal-tries.ts';
 import { encryptionProblem, hasSecretPassword } from './buckets.ts';
@@ -53,22 +40,16 @@ export interface BackupRunSettings {
 }
 
 export interface BackupRunsOptions {
+  readonly lead: Lead;
   readonly settings: BackupRunSettings;
   readonly backups: RunsView<Backup>;
   readonly phases: PhaseWriter;
   readonly notes: UnderWayNotes;
   readonly lost: LostBackups;
-  readonly logger: Logger;
-  readonly clock: Clock;
-  readonly assertLeading: () => void;
-  /** Aborted when this process stops leading. */
-  readonly signal: AbortSignal;
   /** Called when a run has ended, unless this process has stopped leading. */
   readonly onOver: () => void;
 }
 
-/** Our choice: short, because a later update has newer progress. */
-const PROGRESS_PATIENCE_MS = 10_000;
 /** For the first check of a location, whose bucket may take 30 s to answer. Our choice. */
 const FIRST_LOOK_MS = 40_000;
 /** Delay before the next try of a backup that could not be run. Our choice. */
@@ -77,35 +58,33 @@ const REST_NS = 10n * SECOND_NS;
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
 
-interface Task extends BackgroundRun {
-  readonly uid: string;
-  /** Whether its Backup was deleted. */
-  hasVanished: boolean;
-}
-
 /** Runs backups in this process: validation, `InProgress`, and the phase after the run. */
 export class BackupRuns {
   readonly #options: BackupRunsOptions;
   readonly #settings: BackupRunSettings;
-  /** Keys are `namespace/name`: backups of one name would share a folder of the bucket. */
-  readonly #tasks = new Map<string, Task>();
-  /** UIDs of backups that have run here. The watch may still show their old phase. */
-  readonly #hadRun = new Set<string>();
+  readonly #active: ActiveRuns<Backup>;
+  /** UIDs of running backups that were deleted. */
+  readonly #vanished = new Set<string>();
   /** Time since a backup could not be run. Keys are UIDs. */
   readonly #resting = new Map<string, Stopwatch>();
 
   constructor(options: BackupRunsOptions) {
     this.#options = options;
     this.#settings = options.settings;
+    const { lead, backups: view } = options;
+    this.#active = new ActiveRuns({ kind: BACKUP_RUNS, lead, view });
   }
 
-  /** Whether a backup with this `namespace/name` runs here. */
+  /**
+   * Whether a backup with this `namespace/name` runs here. Backups of one name would share a folder
+   * of the bucket.
+   */
   has(key: string): boolean {
-    return this.#tasks.has(key);
+    return this.#active.hasKey(key);
   }
 
   hasHadRun(uid: string): boolean {
-    return this.#hadRun.has(uid);
+    return this.#active.hasHadRun(uid);
   }
 
   /**
@@ -125,61 +104,50 @@ export class BackupRuns {
 
   /** Forgets a deleted backup. {@link endVanished} ends its run. */
   forget(uid: string): void {
-    this.#hadRun.delete(uid);
+    this.#active.forget(uid);
     this.#resting.delete(uid);
   }
 
   /** Returns false if the backup does not run here. */
-  cancel(backup: Backup): boolean {
-    const task = this.#taskOf(backup);
-    task?.cancel();
-    return task !== undefined;
+  cancel({ metadata: { uid } }: Backup): boolean {
+    return this.#active.cancel(uid);
   }
 
   /** Stops a deleted backup and ends its operations. Returns false if it does not run here. */
-  endVanished(backup: Backup): boolean {
-    const task = this.#taskOf(backup);
-    if (task) task.hasVanished = true;
-    return this.cancel(backup);
-  }
-
-  #taskOf({ metadata }: Backup): Task | undefined {
-    const task = this.#tasks.get(keyOf(metadata));
-    return task?.uid === metadata.uid ? task : undefined;
+  endVanished({ metadata: { uid } }: Backup): boolean {
+    if (this.#active.has(uid)) this.#vanished.add(uid);
+    return this.#active.cancel(uid);
   }
 
   /** Runs a backup in `ReadyToStart` or `InProgress`. No backup of its name may run. */
   begin(backup: Backup): void {
-    const { lost, logger, clock, signal, onOver } = this.#options;
-    const key = keyOf(backup.metadata);
-    const { uid } = backup.metadata;
+    const { lost, onOver } = this.#options;
+    const { logger, clock, signal } = this.#options.lead;
+    const { name, uid } = backup.metadata;
     this.#resting.delete(uid);
-    const run = runInBackground({
+    this.#active.begin(backup, {
       make: (abort) => this.#make(backup, abort),
       // The user may have canceled it while no server led.
       isCanceled: isCanceled(backup),
-      leaving: signal,
       onFailed: (error) => {
-        const fields = { backup: backup.metadata.name, error: messageOf(error) };
+        const fields = { backup: name, error: messageOf(error) };
         logger.error(fields, 'a backup could not be run, and is looked at again');
         // A passing error affects all backups, so it causes no delay.
         if (!isPassing(error)) this.#resting.set(uid, new Stopwatch(clock));
       },
       onOver: () => {
-        const task = this.#tasks.get(key);
-        this.#tasks.delete(key);
+        const hasVanished = this.#vanished.delete(uid);
         if (signal.aborted) return;
         // Applies to every stage of the run, even if only its journal was left to remove.
-        if (task?.hasVanished === true) lost.add(backup);
+        if (hasVanished) lost.add(backup);
         this.#noteIfOver(backup);
         onOver();
       },
     });
-    this.#tasks.set(key, { ...run, uid, hasVanished: false });
   }
 
-  async settle(): Promise<void> {
-    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+  settle(): Promise<void> {
+    return this.#active.settle();
   }
 
   /** Removes the note of a finished backup. */
@@ -190,7 +158,8 @@ export class BackupRuns {
   }
 
   async #make(given: Backup, signal: AbortSignal): Promise<void> {
-    const { phases, notes, lost, logger, clock, assertLeading, signal: leaving } = this.#options;
+    const { phases, notes, lost } = this.#options;
+    const { logger, clock, assertLeading, signal: leaving } = this.#options.lead;
     const { metrics, operations } = this.#settings;
     const { name } = given.metadata;
     let backup = given;
@@ -219,12 +188,12 @@ export class BackupRuns {
         onEnded: () => (isEnded = true),
         onUntold: (text) => (untold = text),
         assertLeading,
-        onProgress: (progress) => this.#tell(backup, progress),
+        onProgress: (progress) => this.#active.tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const metadata = { annotations: { ...outcome.marks } };
       const written = await phases.insist(backup, { metadata, status });
-      this.#hadRun.add(backup.metadata.uid);
+      this.#active.noteHadRun(backup.metadata.uid);
       if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else lost.add(backup);
@@ -235,7 +204,7 @@ export class BackupRuns {
       const written = await phases.insist(backup, {
         status: failedStatus(reason, clock),
       });
-      this.#hadRun.add(backup.metadata.uid);
+      this.#active.noteHadRun(backup.metadata.uid);
       operations.forget(backup.metadata.uid);
       if (!written) lost.add(backup);
       else {
@@ -248,7 +217,8 @@ export class BackupRuns {
 
   /** Returns undefined if the backup is not valid. The status then says why. */
   async #start(given: Backup, signal: AbortSignal): Promise<Backup | undefined> {
-    const { phases, logger, clock } = this.#options;
+    const { phases } = this.#options;
+    const { logger, clock } = this.#options.lead;
     const { client, defaults, loadPolicies, isServed, metrics } = this.#settings;
     const discovery = await this.#settings.discovery();
     const nowNs = clock.nowNs();
@@ -294,21 +264,10 @@ export class BackupRuns {
     return undefined;
   }
 
-  /** Writes the progress with few retries, because a later update replaces it. */
-  async #tell(backup: Backup, progress: Progress): Promise<void> {
-    const { backups, logger } = this.#options;
-    try {
-      await backups.insist(backup, { status: { progress } }, PROGRESS_PATIENCE_MS);
-    } catch (error) {
-      if (!isCode(error, 'STILL_AWAY')) throw error;
-      const fields = { backup: backup.metadata.name, error: messageOf(error) };
-      logger.warn(fields, 'the progress of a backup could not be written');
-    }
-  }
-
   /** Removes the journal. After a failure, {@link LostBackups} tries again. */
   async #forget(backup: Backup): Promise<void> {
-    const { lost, logger, signal, assertLeading } = this.#options;
+    const { lost } = this.#options;
+    const { logger, signal, assertLeading } = this.#options.lead;
     try {
       const runner = await this.#settings.runner();
       await runner.forget(backup, { signal, assertLeading });

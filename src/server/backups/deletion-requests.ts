@@ -1,4 +1,4 @@
-import { isCode, type Logger, untilAborted } from '../../base/index.ts';
+import { isCode, untilAborted } from '../../base/index.ts';
 import {
   type Backup,
   BACKUP_UID,
@@ -9,11 +9,11 @@ import {
   hasHadRun,
   isAnswered,
   keyOf,
-  type KubeClient,
   type KubeObject,
   refOf,
   type Result,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
 import { phaseOf } from './backup-kind.ts';
 
@@ -24,14 +24,10 @@ interface DeletionRequest extends KubeObject {
 }
 
 export interface DeletionRequestsOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
+  readonly lead: Lead;
   readonly backups: RunsView<Backup>;
   /** Whether other controllers of this server handle all requests. */
   readonly isElsewhere?: boolean;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
 }
 
 const WORKERS = 2;
@@ -46,7 +42,7 @@ export class DeletionRequests {
   readonly #controller: Controller;
 
   constructor(options: DeletionRequestsOptions) {
-    const { client, logger, namespace } = options;
+    const { client, logger, namespace } = options.lead;
     this.#options = options;
     const scope = { namespace };
     this.#requests = new Cache({ client, logger, scope, resource: DELETE_BACKUP_REQUESTS });
@@ -59,7 +55,8 @@ export class DeletionRequests {
   }
 
   async run(): Promise<void> {
-    const { signal, isElsewhere } = this.#options;
+    const { isElsewhere } = this.#options;
+    const { signal } = this.#options.lead;
     if (isElsewhere === true) return;
     const cache = this.#requests.run(signal);
     await untilAborted(signal, this.#requests.synced);
@@ -71,7 +68,8 @@ export class DeletionRequests {
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const { client, logger, namespace, backups, assertLeading, signal } = this.#options;
+    const { backups } = this.#options;
+    const { client, logger, namespace, assertLeading, signal } = this.#options.lead;
     const request = this.#requests.get(refOf(key)) as DeletionRequest | undefined;
     const name = request?.spec?.backupName ?? '';
     if (!request || name === '') return undefined;

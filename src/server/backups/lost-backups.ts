@@ -1,5 +1,5 @@
 import { BackupArchive, keyMissing } from '../../archive/index.ts';
-import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CanceledError, CodedError, isCode, messageOf } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   type Backup,
@@ -8,10 +8,10 @@ import {
   hasHadRun,
   isOver,
   keyOf,
-  type KubeClient,
   type Result,
 } from '../../kube/index.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
 import { phaseOf, statusOf } from './backup-kind.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
@@ -31,9 +31,7 @@ import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-sna
 import type { NotedBackup, UnderWayNotes } from './running-backups.ts';
 
 export interface LostBackupsOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
+  readonly lead: Lead;
   readonly backups: RunsView<Backup>;
   readonly notes: UnderWayNotes;
   /** The tasks that write its files after its run. */
@@ -44,8 +42,6 @@ export interface LostBackupsOptions {
   readonly discovery: () => Promise<Discovery>;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly removeSnapshots: RemoveSnapshots;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
   /** Called when a name is free again. */
   readonly onRemoved: () => void;
 }
@@ -115,7 +111,7 @@ export class LostBackups {
     this.#controller = new Controller({
       name: 'backup-lost',
       workers: WORKERS,
-      logger: options.logger,
+      logger: options.lead.logger,
       reconcile: (key) =>
         key.startsWith(OVER) ? this.#tidy(key.slice(OVER.length)) : this.#removeLost(key),
     });
@@ -125,7 +121,8 @@ export class LostBackups {
    * Finds lost backups by their notes. Call it before any backup begins. Waits for the API server.
    */
   async look(): Promise<void> {
-    const { backups, namespace, logger, signal } = this.#options;
+    const { backups } = this.#options;
+    const { namespace, logger, signal } = this.#options.lead;
     try {
       for (const { name, uid } of await this.#noted()) {
         const backup = backups.get({ namespace, name });
@@ -140,13 +137,14 @@ export class LostBackups {
   }
 
   #noted(): Promise<readonly NotedBackup[]> {
-    const { notes, logger, signal } = this.#options;
+    const { notes } = this.#options;
+    const { logger, signal } = this.#options.lead;
     const about = { what: 'ask which backups are under way', logger, signal };
     return patiently(() => notes.list(signal), about);
   }
 
   async run(): Promise<void> {
-    await this.#controller.run(this.#options.signal);
+    await this.#controller.run(this.#options.lead.signal);
   }
 
   /** Whether a backup of this name is still being removed. A new one would share its folder. */
@@ -203,7 +201,8 @@ export class LostBackups {
   }
 
   async #tidy(uid: string): Promise<Result | undefined> {
-    const { notes, signal } = this.#options;
+    const { notes } = this.#options;
+    const { signal } = this.#options.lead;
     const backup = this.#over.get(uid);
     if (!backup) return undefined;
     return this.#turns.run(backup.spec.storageLocation ?? '', async () => {
@@ -221,18 +220,18 @@ export class LostBackups {
    */
   async #endLeft(given: Backup): Promise<void> {
     const { uid, name } = given.metadata;
-    await within(this.#options.signal, async (signal) => {
+    await within(this.#options.lead.signal, async (signal) => {
       const backup = (await this.#options.notes.load(uid, signal)) ?? given;
       await using opened = await this.#openedIfThere(given.spec.storageLocation ?? '', signal);
       if (!opened) return;
       const { bucket } = opened;
       if (['Failed', 'Deleting'].includes(phaseOf(given))) {
-        const { client, logger, assertLeading } = this.#options;
+        const { client, logger, assertLeading } = this.#options.lead;
         const left = await readUnfinishedRun({ bucket, backup, logger, signal });
         if (isUnended(left)) await this.#end(backup, left, signal);
         await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
       }
-      const { assertLeading, logger } = this.#options;
+      const { assertLeading, logger } = this.#options.lead;
       // The deletion removes the files.
       if (phaseOf(given) !== 'Deleting') {
         await new BackupArchive(bucket).sealEnded(name, uid, {
@@ -248,8 +247,9 @@ export class LostBackups {
   async #removeLost(uid: string): Promise<Result | undefined> {
     const lost = this.#lost.get(uid);
     if (!lost) return undefined;
-    const { backups, notes, logger } = this.#options;
-    return within(this.#options.signal, async (signal) => {
+    const { backups, notes } = this.#options;
+    const { logger } = this.#options.lead;
+    return within(this.#options.lead.signal, async (signal) => {
       const backup = (lost.backup ??= await notes.load(uid, signal));
       if (backup) {
         const presence = await backups.presence(backup);
@@ -277,7 +277,8 @@ export class LostBackups {
   }
 
   async #remove(backup: Backup, lost: Lost, filesGo: boolean, signal: AbortSignal): Promise<void> {
-    const { sessions, snapshotLocations, writers, logger, assertLeading } = this.#options;
+    const { sessions, snapshotLocations, writers } = this.#options;
+    const { logger, assertLeading } = this.#options.lead;
     const { name, uid } = backup.metadata;
     if (filesGo && !(await writers.close(uid))) {
       const text = `files of backup ${name} are still being written: they are removed when that has ended`;
@@ -327,7 +328,8 @@ export class LostBackups {
     signal: AbortSignal,
     thawed?: Set<string>,
   ): Promise<void> {
-    const { client, discovery, sessions, operations, logger, assertLeading } = this.#options;
+    const { discovery, sessions, operations } = this.#options;
+    const { client, logger, assertLeading } = this.#options.lead;
     try {
       await endLeftRun(backup, left, {
         client: patientClient(client, {

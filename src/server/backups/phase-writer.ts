@@ -1,20 +1,11 @@
-import {
-  type Clock,
-  CodedError,
-  isCode,
-  type Logger,
-  messageOf,
-  SECOND_NS,
-  Stopwatch,
-} from '../../base/index.ts';
+import { CodedError, isCode, messageOf, SECOND_NS, Stopwatch } from '../../base/index.ts';
 import { type Backup, isPassing } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
 
 export interface PhaseWriterOptions {
+  readonly lead: Lead;
   readonly backups: RunsView<Backup>;
-  readonly logger: Logger;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
   /** Called when another backup may start. */
   readonly onDue: () => void;
 }
@@ -57,7 +48,8 @@ export class PhaseWriter {
    */
   async step(backup: Backup, status: object): Promise<Backup | undefined> {
     if (this.isRefused(backup) || this.#failed >= FAILED_MAX) return undefined;
-    const { backups, logger, clock, signal, onDue } = this.#options;
+    const { backups, onDue } = this.#options;
+    const { logger, clock, signal } = this.#options.lead;
     const { name, uid } = backup.metadata;
     try {
       const written = await backups.patch(backup, { status });

@@ -1,21 +1,16 @@
-import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   type Backup,
   CONFIG_MAPS,
   type ConfigMap,
   isPassing,
-  type KubeClient,
   NOT_IN_BACKUPS,
   UNDER_WAY_PREFIX,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import { isJournalSealed, journalAnnotations } from '../runs/journal-tries.ts';
 
-export interface UnderWayOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
-  readonly assertLeading: () => void;
-}
+export type UnderWayOptions = Pick<Lead, 'client' | 'logger' | 'namespace' | 'assertLeading'>;
 
 /** The Backup of a note. */
 export interface NotedBackup {

@@ -19,7 +19,7 @@ import {
 import { phaseOf } from '../backups/backup-kind.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { BackgroundWork } from '../background-work.ts';
 import { RequestedBackups, type RequestedBackupsOptions } from './requested-backups.ts';
@@ -70,12 +70,12 @@ export class DeletionController extends LeadingController<DeletionRun> {
   readonly #options: DeletionControllerOptions;
 
   constructor(options: DeletionControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
   }
 
-  protected begin(...parts: LeadParts): DeletionRun {
-    return new DeletionRun(this.#options, ...parts);
+  protected begin(lead: Lead): DeletionRun {
+    return new DeletionRun(this.#options, lead);
   }
 }
 
@@ -88,8 +88,7 @@ interface Ended {
 /** A period of leadership. */
 class DeletionRun {
   readonly #options: DeletionControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #assertLeading: () => void;
+  readonly #lead: Lead;
   readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
   readonly #writer: RequestWriter;
   readonly #backups: RequestedBackups;
@@ -99,13 +98,11 @@ class DeletionRun {
   /** The key of the request that is being handled, by the name of its backup. */
   readonly #busy = new Map<string, string>();
 
-  constructor(options: DeletionControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: DeletionControllerOptions, lead: Lead) {
     this.#options = options;
-    this.#signal = signal;
-    this.#assertLeading = assertLeading;
-    const lead = { ...options, assertLeading, signal };
-    this.#writer = new RequestWriter(lead);
-    this.#backups = new RequestedBackups(lead);
+    this.#lead = lead;
+    this.#writer = new RequestWriter({ ...options, ...lead });
+    this.#backups = new RequestedBackups({ ...options, ...lead });
     this.#requests = new WatchedKind({
       ...options,
       name: 'backup-deletion',
@@ -120,7 +117,7 @@ class DeletionRun {
   }
 
   async run(): Promise<void> {
-    await this.#requests.run(this.#signal, {
+    await this.#requests.run(this.#lead.signal, {
       onChange: (after, before) => {
         if (!after && before) this.#writer.forget(before);
         return true;
@@ -257,7 +254,7 @@ class DeletionRun {
   async #delete(request: DeletionRequest, backup: Backup): Promise<Ended> {
     const { logger, patienceMs = PATIENCE_MS } = this.#options;
     const { name } = backup.metadata;
-    return withOwnSignal(this.#signal, async (own) => {
+    return withOwnSignal(this.#lead.signal, async (own) => {
       const late = new CanceledError('timeout');
       const timer = setTimeout(() => {
         own.abort(late);
@@ -277,7 +274,7 @@ class DeletionRun {
         backup,
         attempts,
         signal: own.signal,
-        assertLeading: this.#assertLeading,
+        assertLeading: this.#lead.assertLeading,
         known: this.#named,
         onGivenUp: (text) => {
           logger.error({ backup: name, uid: backup.metadata.uid }, `deletion: given up: ${text}`);
@@ -289,8 +286,8 @@ class DeletionRun {
         own.signal.throwIfAborted();
         return { backup, errors: await task };
       } catch (error) {
-        const isLate = own.signal.reason === late && !this.#signal.aborted;
-        if (!isLate && (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST'))) throw error;
+        const isLate = own.signal.reason === late && !this.#lead.signal.aborted;
+        if (!isLate && (this.#lead.signal.aborted || isCode(error, 'LEADERSHIP_LOST'))) throw error;
         const text = isLate
           ? `the deletion has not ended within ${DELETION_MS_MAX / 3_600_000} hours, and was given up; delete the backup again when its storage answers`
           : `error deleting backup ${name}: ${redactAndCut(messageOf(error))}`;
@@ -298,7 +295,7 @@ class DeletionRun {
       } finally {
         clearTimeout(timer);
         // The answer must be written after the last note.
-        await untilAborted(this.#signal, note.told());
+        await untilAborted(this.#lead.signal, note.told());
       }
     });
   }

@@ -22,7 +22,7 @@ import {
 import { encryptsArchive, isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
 
@@ -73,12 +73,12 @@ export class DownloadController extends LeadingController<DownloadRun> {
   readonly #options: DownloadControllerOptions;
 
   constructor(options: DownloadControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
   }
 
-  protected begin(...parts: LeadParts): DownloadRun {
-    return new DownloadRun(this.#options, ...parts);
+  protected begin(lead: Lead): DownloadRun {
+    return new DownloadRun(this.#options, lead);
   }
 }
 
@@ -91,18 +91,16 @@ type Answered = Answer & { readonly uid: string };
 /** A period of leadership. */
 class DownloadRun {
   readonly #options: DownloadControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #assertLeading: () => void;
+  readonly #lead: Lead;
   readonly #requests: WatchedKind<DownloadRequest, Answered>;
   /** Limits by location. */
   readonly #places = new Map<string, Limiter>();
   /** State by key. The cache may lag behind the written answers. */
   readonly #known = new Map<string, Known>();
 
-  constructor(options: DownloadControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: DownloadControllerOptions, lead: Lead) {
     this.#options = options;
-    this.#signal = signal;
-    this.#assertLeading = assertLeading;
+    this.#lead = lead;
     this.#requests = new WatchedKind({
       ...options,
       name: 'download-request',
@@ -117,7 +115,7 @@ class DownloadRun {
   }
 
   async run(): Promise<void> {
-    await this.#requests.run(this.#signal);
+    await this.#requests.run(this.#lead.signal);
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
@@ -182,9 +180,9 @@ class DownloadRun {
 
   async #remove({ metadata }: DownloadRequest): Promise<void> {
     const { namespace, name, uid } = metadata;
-    this.#assertLeading();
+    this.#lead.assertLeading();
     const { client, logger } = this.#options;
-    await client.delete(DOWNLOAD_REQUESTS, { namespace, name }, { uid, signal: this.#signal });
+    await client.delete(DOWNLOAD_REQUESTS, { namespace, name }, { uid, signal: this.#lead.signal });
     logger.debug({ downloadRequest: name }, 'an expired download request is removed');
   }
 
@@ -193,7 +191,7 @@ class DownloadRun {
     const { uid } = request.metadata;
     let source: DownloadSource;
     try {
-      source = await findSource(request, this.#options.client, this.#signal);
+      source = await findSource(request, this.#options.client, this.#lead.signal);
     } catch (error) {
       if (!isCode(error, 'NO_DOWNLOAD')) throw error;
       const answer = { uid, failure: messageOf(error), retryMs: MISSING_MS };
@@ -209,10 +207,10 @@ class DownloadRun {
   async #prepare(source: DownloadSource): Promise<Answer> {
     try {
       return {
-        url: await within(PREPARE_MS, this.#signal, (signal) => this.#sign(source, signal)),
+        url: await within(PREPARE_MS, this.#lead.signal, (signal) => this.#sign(source, signal)),
       };
     } catch (error) {
-      this.#signal.throwIfAborted();
+      this.#lead.signal.throwIfAborted();
       if (isPassingAnswer(error)) throw error;
       const { name } = source.location.metadata;
       const text = `backup storage location ${name}: ${redactAndCut(messageOf(error))}`;
@@ -326,12 +324,12 @@ class DownloadRun {
         : before;
     if (isAnswered || before === undefined) {
       const answered = isAnswered && { phase: 'Processed', downloadURL: answer.url };
-      this.#assertLeading();
+      this.#lead.assertLeading();
       await client.patch(
         DOWNLOAD_REQUESTS,
         { namespace, name },
         { metadata: { uid }, status: { ...answered, expiration } },
-        { signal: this.#signal },
+        { signal: this.#lead.signal },
       );
     }
     known.expiration = expiration;

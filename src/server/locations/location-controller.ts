@@ -17,7 +17,7 @@ import {
   type Result,
   isPassingAnswer,
 } from '../../kube/index.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { LocationChecks } from './location-checks.ts';
 import type { LocationStoreOptions } from './location-stores.ts';
@@ -56,13 +56,13 @@ export class LocationController extends LeadingController<LocationRun> {
   readonly #options: LocationControllerOptions;
 
   constructor(options: LocationControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
     registerLocationMetrics(options.registry, () => this.now?.described() ?? []);
   }
 
-  protected begin(...parts: LeadParts): LocationRun {
-    return new LocationRun(this.#options, ...parts);
+  protected begin(lead: Lead): LocationRun {
+    return new LocationRun(this.#options, lead);
   }
 }
 
@@ -78,19 +78,17 @@ interface Validated {
 /** A period of leadership. */
 class LocationRun {
   readonly #options: LocationControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #assertLeading: () => void;
+  readonly #lead: Lead;
   readonly #locations: WatchedKind<BackupStorageLocation, Validated>;
   readonly #defaults: Controller;
   readonly #checks: LocationChecks;
   /** Results that this process wrote. The cache may lag behind. */
   readonly #written = new Map<string, { readonly state: string; readonly at: string }>();
 
-  constructor(options: LocationControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: LocationControllerOptions, lead: Lead) {
     const { client, logger, namespace } = options;
     this.#options = options;
-    this.#signal = signal;
-    this.#assertLeading = assertLeading;
+    this.#lead = lead;
     this.#locations = new WatchedKind({
       ...options,
       name: 'backup-storage-location',
@@ -112,7 +110,7 @@ class LocationRun {
   }
 
   async run(): Promise<void> {
-    await this.#locations.run(this.#signal, {
+    await this.#locations.run(this.#lead.signal, {
       onSynced: () => {
         this.#defaults.queue.add(AT_START);
       },
@@ -192,9 +190,9 @@ class LocationRun {
     }
     let problem: Error | undefined;
     try {
-      await this.#checks.check(key, location, this.#signal);
+      await this.#checks.check(key, location, this.#lead.signal);
     } catch (error) {
-      if (this.#signal.aborted || isPassingAnswer(error)) throw error;
+      if (this.#lead.signal.aborted || isPassingAnswer(error)) throw error;
       problem = asError(error);
     }
     return { state, at: rfc3339Seconds(client.clock.nowNs()), problem };
@@ -209,13 +207,13 @@ class LocationRun {
     const { name, namespace, uid } = location.metadata;
     const message = problem && unavailable(name, problem);
     const phase = problem ? 'Unavailable' : 'Available';
-    this.#assertLeading();
+    this.#lead.assertLeading();
     await client.patch(
       BACKUP_STORAGE_LOCATIONS,
       { namespace, name },
       // A changed UID means a new location of that name, and gives a conflict.
       { metadata: { uid }, status: { phase, lastValidationTime: at, message: message ?? null } },
-      { signal: this.#signal },
+      { signal: this.#lead.signal },
     );
     this.#written.set(key, { state, at });
     const { status } = location;
@@ -246,7 +244,7 @@ class LocationRun {
     // Read from the API server: `velero backup-location set --default` may have written just now.
     const locations = await client.list(BACKUP_STORAGE_LOCATIONS, {
       namespace,
-      signal: this.#signal,
+      signal: this.#lead.signal,
     });
     if (!locations.some(({ spec }) => spec?.default === true)) {
       if (!isStart) return undefined;
@@ -273,12 +271,12 @@ class LocationRun {
   /** Throws `KUBE_CONFLICT` if the location changed: then all are read again. */
   async #setDefault({ metadata }: BackupStorageLocation, isDefault: boolean): Promise<void> {
     const { namespace, name, uid, resourceVersion } = metadata;
-    this.#assertLeading();
+    this.#lead.assertLeading();
     await this.#options.client.patch(
       BACKUP_STORAGE_LOCATIONS,
       { namespace, name },
       { metadata: { uid, resourceVersion }, spec: { default: isDefault } },
-      { signal: this.#signal },
+      { signal: this.#lead.signal },
     );
   }
 

@@ -22,13 +22,13 @@ import {
 import { PlaceTurns } from '../place-turns.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
-import { type Followed, type FollowedKind, phaseIn } from './followed-kind.ts';
+import { type Run, type RunKind, phaseIn } from '../runs/run-kind.ts';
 
-export interface FinalizedObjectsOptions<T extends Followed> {
+export interface FinalizedObjectsOptions<T extends Run> {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly host: string;
-  readonly kind: FollowedKind<T>;
+  readonly kind: RunKind<T>;
   /** The storage location of the object. */
   readonly placeOf: (object: T) => string | Promise<string>;
   /**
@@ -53,7 +53,7 @@ const OF_PLACE_MAX = 2;
 const AWAY_NS = 5n * HOUR_NS;
 
 /** Finalizes Backups or Restores whose operations have ended. Lives for one term as leader. */
-export class FinalizerQueue<T extends Followed> {
+export class FinalizerQueue<T extends Run> {
   readonly #options: FinalizedObjectsOptions<T>;
   readonly #controller: Controller;
   readonly #turns = new PlaceTurns(OF_PLACE_MAX);

@@ -24,7 +24,7 @@ import {
 import { PlaceTurns } from '../place-turns.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
-import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
+import { type Run, type RunKind, phaseIn, statusIn, subjectIn } from '../runs/run-kind.ts';
 import { cancelOperations } from './cancel-operations.ts';
 import type { OperationGauge, OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
@@ -36,7 +36,7 @@ import { type AskingSession, PluginProgress } from './plugin-progress.ts';
 export type TimeoutOf<T> = (action: string, object: T, askedNs: Nanoseconds) => Nanoseconds;
 
 /** Settings that both controllers of operations share. */
-export interface OperationsSettings<T extends Followed> {
+export interface OperationsSettings<T extends Run> {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly host: string;
@@ -54,8 +54,8 @@ export interface OperationsSettings<T extends Followed> {
   readonly timeoutNsOf?: TimeoutOf<T>;
 }
 
-export interface FollowedOperationsOptions<T extends Followed> extends OperationsSettings<T> {
-  readonly kind: FollowedKind<T>;
+export interface FollowedOperationsOptions<T extends Run> extends OperationsSettings<T> {
+  readonly kind: RunKind<T>;
   readonly open: (object: T) => Promise<AskingSession>;
   /** The location of the object's files. Throws if it cannot be read at present. */
   readonly locationOf: (object: T, signal: AbortSignal) => Promise<string>;
@@ -107,7 +107,7 @@ interface Known {
 }
 
 /** Follows the operations of waiting objects until they end. Lives for one term as leader. */
-export class FollowedOperations<T extends Followed> {
+export class FollowedOperations<T extends Run> {
   readonly #options: FollowedOperationsOptions<T>;
   readonly #objects: WatchedObjects<T>['cache'];
   readonly #signal: AbortSignal;
@@ -335,4 +335,4 @@ export class FollowedOperations<T extends Followed> {
   }
 }
 
-const isGoing = (object: Followed): boolean => object.metadata.deletionTimestamp !== undefined;
+const isGoing = (object: Run): boolean => object.metadata.deletionTimestamp !== undefined;

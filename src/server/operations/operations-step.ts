@@ -9,7 +9,7 @@ import {
 } from '../../item-operations/index.ts';
 import { isWaiting, type KubeClient } from '../../kube/index.ts';
 import { type Change, changeOf } from './status-change.ts';
-import { type Followed, type FollowedKind, phaseIn, subjectIn } from './followed-kind.ts';
+import { type Run, type RunKind, phaseIn, subjectIn } from '../runs/run-kind.ts';
 
 export interface StepOptions {
   readonly asker: OperationAsker;
@@ -18,10 +18,10 @@ export interface StepOptions {
   readonly signal: AbortSignal;
 }
 
-export interface OperationsStepOptions<T extends Followed> extends StepOptions {
+export interface OperationsStepOptions<T extends Run> extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly map: OperationMap;
-  readonly kind: FollowedKind<T>;
+  readonly kind: RunKind<T>;
   /** Finds changes beyond the counts, for example a lost file. */
   readonly changeOf?: (object: T, operations: readonly Operation[]) => Change | undefined;
   /** Writes the object's new state and its failures to the bucket. May be repeated. */
@@ -39,7 +39,7 @@ export interface OperationsStep {
  * files of `store`, then to the object. After a kill in between, the next step writes the same
  * numbers. `seen` may be old: the object is read again before a write.
  */
-export async function operationsStep<T extends Followed>(
+export async function operationsStep<T extends Run>(
   seen: T,
   options: OperationsStepOptions<T>,
 ): Promise<OperationsStep> {

@@ -6,16 +6,16 @@ import {
 } from '../../item-operations/index.ts';
 import { isPartial, phaseAfterRun } from '../../kube/index.ts';
 import {
-  type Followed,
-  type FollowedKind,
-  type FollowedStatus,
+  type Run,
+  type RunKind,
+  type RunStatus,
   type OperationFields,
   statusIn,
-} from './followed-kind.ts';
+} from '../runs/run-kind.ts';
 
 /** A status update of a Backup or Restore that waits for its operations. */
 export interface Change {
-  readonly status: FollowedStatus & OperationFields;
+  readonly status: RunStatus & OperationFields;
   /** True if the files in the bucket must change before the object does. */
   readonly isStored: boolean;
 }
@@ -25,8 +25,8 @@ export interface Change {
  * its error. Velero: pkg/controller/backup_operations_controller.go, updateBackupAndOperationsJSON
  * (v1.18.3). Restores: restore_operations_controller.go, updateRestoreAndOperationsJSON.
  */
-export function changeOf<T extends Followed>(
-  { counts }: FollowedKind<T>,
+export function changeOf<T extends Run>(
+  { counts }: RunKind<T>,
   object: T,
   operations: readonly Operation[],
 ): Change | undefined {

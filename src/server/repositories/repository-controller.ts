@@ -20,7 +20,7 @@ import {
   SECRETS,
 } from '../../kube/index.ts';
 import { PASSWORD_KEY, passwordIn, verificationOf } from '../../repository-access/index.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { isReadOnlyLocation } from './connection-annotation.ts';
 import { type ConnectionOptions, Connections } from './connection.ts';
@@ -66,7 +66,7 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
   readonly #hanging = new HangingAttempts();
 
   constructor(options: RepositoryControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
     this.#metrics = new RepositoryMetrics(options.registry, {
       repositories: () => this.now?.described() ?? [],
@@ -75,16 +75,16 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
     });
   }
 
-  protected begin(...parts: LeadParts): RepositoryRun {
+  protected begin(lead: Lead): RepositoryRun {
     const connection = { ...this.#options.connection, hanging: this.#hanging };
-    return new RepositoryRun({ ...this.#options, connection }, this.#metrics, ...parts);
+    return new RepositoryRun({ ...this.#options, connection }, this.#metrics, lead);
   }
 }
 
 /** A period of leadership. */
 class RepositoryRun {
   readonly #options: RepositoryControllerOptions;
-  readonly #signal: AbortSignal;
+  readonly #lead: Lead;
   readonly #metrics: RepositoryMetrics;
   readonly #writer: RepositoryWriter;
   readonly #repositories: Cache<BackupRepository>;
@@ -100,18 +100,13 @@ class RepositoryRun {
   /** Undefined without a password. */
   #isWellKnown: boolean | undefined;
 
-  constructor(
-    options: RepositoryControllerOptions,
-    metrics: RepositoryMetrics,
-    signal: AbortSignal,
-    assertLeading: () => void,
-  ) {
+  constructor(options: RepositoryControllerOptions, metrics: RepositoryMetrics, lead: Lead) {
     const { client, logger, namespace } = options;
     this.#options = options;
     this.#metrics = metrics;
-    this.#signal = signal;
+    this.#lead = lead;
     const events = serverEvents(options);
-    this.#writer = new RepositoryWriter({ client, events, signal, assertLeading });
+    this.#writer = new RepositoryWriter({ ...lead, events });
     const scope = { namespace };
     this.#repositories = new Cache({ client, logger, scope, resource: BACKUP_REPOSITORIES });
     this.#locations = new Cache({ client, logger, scope, resource: BACKUP_STORAGE_LOCATIONS });
@@ -143,7 +138,7 @@ class RepositoryRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     const caches = [this.#repositories, this.#locations, this.#jobs];
     const running = caches.map((cache) => cache.run(signal));
     const aborted = new Promise<void>((resolve) => {
@@ -247,14 +242,14 @@ class RepositoryRun {
     const ref: ObjectRef = { namespace: metadata.namespace, name: spec.backupStorageLocation };
     const known = this.#locations.get(ref);
     if (known) return known;
-    return this.#options.client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal: this.#signal });
+    return this.#options.client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal: this.#lead.signal });
   }
 
   /** Waits until the password exists. The first server creates it. */
   async #loadPassword(): Promise<void> {
     const { client, namespace, logger, connection } = this.#options;
     const { openStorage, directory, defaultCredentials } = connection;
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     const assertLeading = (): void => this.#writer.assertLeading();
     let reason = '';
     let isLater = true;
@@ -308,7 +303,7 @@ class RepositoryRun {
         });
       } catch (error) {
         // The next attempt writes the reason.
-        if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+        if (this.#lead.signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
         const fields = { repository: metadata.name, error: messageOf(error) };
         this.#options.logger.debug(fields, 'the reason of the wait could not be written');
       }
@@ -317,7 +312,7 @@ class RepositoryRun {
 
   /** Checks the password's Secret for changes, until aborted. */
   async #followPassword(): Promise<void> {
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     while (!signal.aborted) {
       await sleep(PASSWORD_MS, undefined, { signal }).catch(() => undefined);
       await this.#untilDone(PASSWORD_MS, async () => {
@@ -335,7 +330,7 @@ class RepositoryRun {
   async #notePassword(): Promise<boolean> {
     const { client, namespace } = this.#options;
     const ref = { namespace, name: PASSWORD_SECRET };
-    const secret = await client.find(SECRETS, ref, { signal: this.#signal });
+    const secret = await client.find(SECRETS, ref, { signal: this.#lead.signal });
     // Without a password nothing can be opened. Open repositories keep the last password.
     if (secret?.data?.[PASSWORD_KEY] === undefined) return false;
     const isWellKnown = passwordIn(secret, PASSWORD_KEY) === WELL_KNOWN_PASSWORD;
@@ -354,7 +349,7 @@ class RepositoryRun {
     task: () => Promise<void>,
     onFailure: (why: string) => Promise<void> = () => Promise.resolve(),
   ): Promise<void> {
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     while (!signal.aborted) {
       try {
         await task();

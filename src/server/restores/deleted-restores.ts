@@ -1,9 +1,10 @@
 import { RestoreArchive } from '../../archive/index.ts';
-import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import { isCode, messageOf } from '../../base/index.ts';
 import { refusesWrites } from '../../blob/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import { isUnderWay, type Restore } from '../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
@@ -11,15 +12,13 @@ import { hasBegun, phaseOf } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';
 
 export interface DeletedRestoresOptions {
+  readonly lead: Lead;
   readonly restores: RunsView<Restore>;
   readonly runner: () => Promise<RestoreRunner>;
   readonly locations: RestoreLocations;
   readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly operations: Pick<OperationMap, 'forget'>;
-  readonly logger: Logger;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
 }
 
 /** Finalizer for the files of a deleted Restore (Velero: pkg/controller/restore_controller.go). */
@@ -60,7 +59,8 @@ export class DeletedRestores {
 
   /** Also works for a Restore that no longer exists. */
   async removeFiles(restore: Restore): Promise<void> {
-    const { operations, writers, logger } = this.#options;
+    const { operations, writers } = this.#options;
+    const { logger } = this.#options.lead;
     const { name, uid } = restore.metadata;
     const location = await this.#locationOf(restore);
     if (location !== undefined) {
@@ -84,7 +84,7 @@ export class DeletedRestores {
 
   /** If the bucket refuses deletes, the files stay, and the Restore does not wait. */
   async #delete({ metadata }: Restore, { bucket, files }: OpenBucket): Promise<void> {
-    const { assertLeading, logger, signal } = this.#options;
+    const { assertLeading, logger, signal } = this.#options.lead;
     const { name, uid } = metadata;
     assertLeading();
     try {
@@ -99,7 +99,8 @@ export class DeletedRestores {
   }
 
   async #end(restore: Restore, location: string): Promise<void> {
-    const { runner, logger, signal } = this.#options;
+    const { runner } = this.#options;
+    const { logger, signal } = this.#options.lead;
     const { name, uid } = restore.metadata;
     try {
       await (await runner()).end(restore, location, signal);
@@ -115,7 +116,8 @@ export class DeletedRestores {
 
   /** Undefined if the location is unknown. The files then stay, as in Velero. */
   async #locationOf(restore: Restore): Promise<string | undefined> {
-    const { locations, signal } = this.#options;
+    const { locations } = this.#options;
+    const { signal } = this.#options.lead;
     try {
       return await locations.of(restore, signal);
     } catch (error) {
@@ -125,7 +127,8 @@ export class DeletedRestores {
   }
 
   async #openedIfThere(location: string, { metadata }: Restore): Promise<OpenBucket | undefined> {
-    const { buckets, signal } = this.#options;
+    const { buckets } = this.#options;
+    const { signal } = this.#options.lead;
     try {
       return await buckets.open(location, signal, metadata);
     } catch (error) {

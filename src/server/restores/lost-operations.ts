@@ -2,7 +2,7 @@ import { countsOf, type Operation } from '../../item-operations/index.ts';
 import { partialPhase, type Restore } from '../../kube/index.ts';
 import { type Change, changeOf } from '../operations/status-change.ts';
 import type { LogLine } from '../operations/operation-results.ts';
-import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
+import { RESTORE_RUNS, statusOf } from './restore-kind.ts';
 
 /**
  * Number of operations that the status counts but the operations file lacks. They count as failed.
@@ -23,13 +23,13 @@ export function restoreChangeOf(
   operations: readonly Operation[],
 ): Change | undefined {
   const lost = lostOperations(restore, operations);
-  if (lost === 0) return changeOf(FOLLOWED_RESTORES, restore, operations);
+  if (lost === 0) return changeOf(RESTORE_RUNS, restore, operations);
   const before = statusOf(restore);
   const { failed } = countsOf(operations);
   const newly = Math.max(0, failed + lost - (before.restoreItemOperationsFailed ?? 0));
   // Without the old count of failures, so that the phase includes them.
   const counted = { ...before, restoreItemOperationsFailed: undefined };
-  const change = changeOf(FOLLOWED_RESTORES, { ...restore, status: counted }, operations);
+  const change = changeOf(RESTORE_RUNS, { ...restore, status: counted }, operations);
   const stage = change?.status.phase ?? before.phase ?? '';
   const phase = partialPhase(stage);
   const status = {

@@ -1,11 +1,4 @@
-import {
-  type Clock,
-  isCode,
-  type Logger,
-  messageOf,
-  rfc3339Seconds,
-  systemClock,
-} from '../../base/index.ts';
+import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
@@ -21,8 +14,8 @@ import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { type RestoreValidationSources, validateRestore } from '../../restore/index.ts';
 import { hasSecretPassword } from '../backups/buckets.ts';
 import type { Buckets } from '../backups/contract.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { PlaceTurns } from '../place-turns.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/watched-runs.ts';
 import { journalAnnotations } from '../runs/journal-tries.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
@@ -31,8 +24,7 @@ import { RESTORE_LOCATION, type RestoreLocations } from './locations.ts';
 import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
-import { RESTORE_PHASES } from './phase-meanings.ts';
-import { isOurs, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import { isOurs, phaseOf, RESTORE_RUNS, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import { RestoreRuns } from './restore-runs.ts';
 import type { RestoreRunner } from './run/contract.ts';
@@ -79,20 +71,19 @@ export class RestoreController extends LeadingController<RestoresRun> {
   readonly #options: RestoreControllerOptions;
 
   constructor(options: RestoreControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
   }
 
-  protected begin(...parts: LeadParts): RestoresRun {
-    return new RestoresRun(this.#options, ...parts);
+  protected begin(lead: Lead): RestoresRun {
+    return new RestoresRun(this.#options, lead);
   }
 }
 
 /** The state of one term as leader. */
 class RestoresRun {
   readonly #options: RestoreControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #clock: Clock;
+  readonly #lead: Lead;
   readonly #restores: RunsView<Restore>;
   readonly #deleted: DeletedRestores;
   readonly #queue: Controller;
@@ -109,41 +100,20 @@ class RestoresRun {
   readonly #refused = new Map<string, number>();
   #hasStarted = false;
 
-  constructor(options: RestoreControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host, restores: shared } = options;
+  constructor(options: RestoreControllerOptions, lead: Lead) {
+    const { client, logger, host, restores: shared } = options;
     this.#options = options;
-    this.#signal = signal;
-    this.#clock = options.clock ?? systemClock;
-    this.#restores = new RunsView({
-      client,
-      logger,
-      namespace,
-      assertLeading,
-      signal,
-      shared,
-      resource: RESTORE_RESOURCE,
-    });
-    this.#events = new PhaseEvents({
-      client,
-      logger,
-      host,
-      clock: client.clock,
-      kind: 'restore',
-      meanings: RESTORE_PHASES,
-    });
+    this.#lead = lead;
+    const restores = new RunsView({ kind: RESTORE_RUNS, lead, shared });
+    this.#restores = restores;
+    const { clock } = client;
+    this.#events = new PhaseEvents({ client, logger, host, clock, kind: RESTORE_RUNS });
     const { runner, locations, writers, buckets, operations } = options;
-    const asked = { runner, locations, operations, logger, assertLeading, signal };
-    this.#deleted = new DeletedRestores({
-      ...asked,
-      writers,
-      buckets,
-      restores: this.#restores,
-    });
+    const common = { lead, restores, runner, locations, operations };
+    this.#deleted = new DeletedRestores({ ...common, writers, buckets });
     this.#runs = new RestoreRuns({
-      ...asked,
-      clock: this.#clock,
+      ...common,
       foundMs: options.foundMs,
-      restores: this.#restores,
       turns: this.#turns,
       deleted: this.#deleted,
       onRefused: (uid) => {
@@ -175,7 +145,7 @@ class RestoresRun {
   async run(): Promise<void> {
     const watched = await this.#restores.open();
     try {
-      if (!this.#signal.aborted) await this.#runWatched();
+      if (!this.#lead.signal.aborted) await this.#runWatched();
     } finally {
       await watched[Symbol.asyncDispose]();
     }
@@ -191,7 +161,7 @@ class RestoresRun {
       if (phaseOf(restore) === 'InProgress' && !isOurs(restore)) await this.#endOfAnother(restore);
     }
     this.#queue.queue.add(QUEUE_KEY);
-    await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
+    await Promise.all([this.#queue.run(this.#lead.signal), this.#deletions.run(this.#lead.signal)]);
     await this.#runs.settle();
     await this.#events.flush();
   }
@@ -276,7 +246,7 @@ class RestoresRun {
       this.#runs.begin(restore, turn, { isContinued });
       isRunning = true;
     } catch (error) {
-      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      if (this.#lead.signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
       if (isCode(error, 'KUBE_NOT_FOUND')) return;
       this.#refuse(uid);
       if (isCode(error, 'KUBE_CONFLICT')) return;
@@ -292,7 +262,7 @@ class RestoresRun {
     const { client, namespace, validation, metrics, logger } = this.#options;
     const { name } = given.metadata;
     if (isCanceled(given)) {
-      await this.#restores.patch(given, { status: failedStatus(CANCELED, this.#clock) });
+      await this.#restores.patch(given, { status: failedStatus(CANCELED, this.#lead.clock) });
       return undefined;
     }
     const { finalizers = [] } = given.metadata;
@@ -304,7 +274,7 @@ class RestoresRun {
     const { restore, errors, location } = await validateRestore(
       held,
       { ...validation, client },
-      this.#signal,
+      this.#lead.signal,
     );
     if (errors.length > 0) {
       const status = { phase: 'FailedValidation', validationErrors: errors };
@@ -313,7 +283,7 @@ class RestoresRun {
       metrics.invalid(restore);
       return undefined;
     }
-    const canSeal = await hasSecretPassword({ client, namespace, signal: this.#signal });
+    const canSeal = await hasSecretPassword({ client, namespace, signal: this.#lead.signal });
     const started = await this.#restores.patch(held, {
       metadata: {
         annotations: {
@@ -326,7 +296,7 @@ class RestoresRun {
       spec: restore.spec,
       status: {
         phase: 'InProgress',
-        startTimestamp: rfc3339Seconds(this.#clock.nowNs()),
+        startTimestamp: rfc3339Seconds(this.#lead.clock.nowNs()),
       },
     });
     metrics.attempted(started);
@@ -338,7 +308,7 @@ class RestoresRun {
     try {
       await this.#runs.fail(restore, LEFT_IN_PROGRESS);
     } catch (error) {
-      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      if (this.#lead.signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
       const fields = { restore: restore.metadata.name, error: messageOf(error) };
       this.#options.logger.error(fields, 'a restore that another server has left stays as it is');
     }

@@ -1,124 +1,104 @@
-import {
-  CanceledError,
-  type Clock,
-  isCode,
-  type Logger,
-  messageOf,
-  redactAndCut,
-} from '../../base/index.ts';
+import { CanceledError, isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import { keyOf, type Restore } from '../../kube/index.ts';
-import type { RestoreProgress } from '../../restore/index.ts';
 import { withUntold } from '../operations/cancel-operations.ts';
 import { endingSignal } from '../runs/cancel-signal.ts';
 import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { patiently } from '../runs/bucket-retries.ts';
-import { type BackgroundRun, runInBackground } from '../runs/background-run.ts';
+import { ActiveRuns } from '../runs/active-runs.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { RunsView } from '../runs/watched-runs.ts';
 import { type DeletedRestores, isDeleted } from './deleted-restores.ts';
 import type { RestoreLocations } from './locations.ts';
-import { UNPUBLISHED } from './restore-kind.ts';
+import { RESTORE_RUNS, UNPUBLISHED } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { RunTurns, Turn } from './run-turns.ts';
 
 export interface RestoreRunsOptions {
+  readonly lead: Lead;
   readonly restores: RunsView<Restore>;
   readonly turns: RunTurns;
   readonly deleted: Pick<DeletedRestores, 'removeFiles'>;
   readonly locations: RestoreLocations;
   readonly operations: Pick<OperationMap, 'forget'>;
   readonly runner: () => Promise<RestoreRunner>;
-  readonly logger: Logger;
-  readonly clock: Clock;
   /** {@link FOUND_MS}; shorter in tests. */
   readonly foundMs?: number | undefined;
-  readonly assertLeading: () => void;
-  /** Aborted when this process stops leading. */
-  readonly signal: AbortSignal;
   /** Called if a restore could not be run and is due again after a delay. */
   readonly onRefused: (uid: string) => void;
   /** Called after a run, when its turn is free. Not called when this process stops leading. */
   readonly onOver: (key: string) => void;
 }
 
-/** Our choice: short, because a later update has newer progress. */
-const PROGRESS_PATIENCE_MS = 10_000;
 /** Time limit for finding the work of a canceled restore. Our choice: a user waits. */
 const FOUND_MS = 30_000;
-
-interface Task extends BackgroundRun {
-  readonly key: string;
-}
 
 /** Runs restores in this process, from `InProgress` to the phase after the run. */
 export class RestoreRuns {
   readonly #options: RestoreRunsOptions;
-  /** Keys are UIDs. All but one restore are waiting for volumes. */
-  readonly #tasks = new Map<string, Task>();
-  /** UIDs of restores that have run here. The watch may still show their old phase. */
-  readonly #hadRun = new Set<string>();
+  /** All but one restore are waiting for volumes. */
+  readonly #active: ActiveRuns<Restore>;
 
   constructor(options: RestoreRunsOptions) {
     this.#options = options;
+    const { lead, restores: view } = options;
+    this.#active = new ActiveRuns({ kind: RESTORE_RUNS, lead, view });
   }
 
   /** Whether the restore runs here or has run here. */
   isKnown(uid: string): boolean {
-    return this.#tasks.has(uid) || this.#hadRun.has(uid);
+    return this.#active.has(uid) || this.#active.hasHadRun(uid);
   }
 
   /** Whether a restore with this `namespace/name` runs here. */
   hasKey(key: string): boolean {
-    return [...this.#tasks.values()].some((task) => task.key === key);
+    return this.#active.hasKey(key);
   }
 
   /** Returns false if the restore does not run here. */
   cancel(uid: string): boolean {
-    const task = this.#tasks.get(uid);
-    task?.cancel();
-    return task !== undefined;
+    return this.#active.cancel(uid);
   }
 
   /** Stops and forgets a deleted restore. */
   forget(uid: string): void {
     this.cancel(uid);
-    this.#hadRun.delete(uid);
+    this.#active.forget(uid);
   }
 
   /** Runs a restore in `InProgress`. Its turn ends with the run. */
   begin(restore: Restore, turn: Turn, options: { readonly isContinued: boolean }): void {
-    const { restores, turns, logger, signal, onRefused, onOver } = this.#options;
+    const { restores, turns, onRefused, onOver } = this.#options;
+    const { logger, signal } = this.#options.lead;
     const { uid, name } = restore.metadata;
     const key = keyOf(restore.metadata);
-    const run = runInBackground({
+    this.#active.begin(restore, {
       make: (abort) => this.#make(restore, { ...options, turn, signal: abort }),
-      leaving: signal,
       onFailed: (error) => {
         onRefused(uid);
         const fields = { restore: name, error: messageOf(error) };
         logger.error(fields, 'a restore could not be run, and is looked at again');
       },
       onOver: () => {
-        this.#tasks.delete(uid);
         turns.leave(turn);
         if (!signal.aborted) onOver(key);
       },
     });
-    this.#tasks.set(uid, { ...run, key });
     // A user may have deleted or canceled it since the last look.
     const now = restores.get(restore.metadata);
-    if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) run.cancel();
+    if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) this.cancel(uid);
   }
 
   /** Resolves when no run is left. */
-  async settle(): Promise<void> {
-    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+  settle(): Promise<void> {
+    return this.#active.settle();
   }
 
   /** Writes the phase `Failed`. Returns false if the Restore is deleted. */
   async fail(restore: Restore, reason: string, { isUnpublished = false } = {}): Promise<boolean> {
-    const { restores, operations, clock } = this.#options;
+    const { restores, operations } = this.#options;
+    const { clock } = this.#options.lead;
     const { uid } = restore.metadata;
     const status = failedStatus(reason, clock);
     const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
@@ -126,7 +106,7 @@ export class RestoreRuns {
       ...(isUnpublished && { metadata }),
       status,
     });
-    this.#hadRun.add(uid);
+    this.#active.noteHadRun(uid);
     operations.forget(uid);
     return written !== undefined;
   }
@@ -135,7 +115,8 @@ export class RestoreRuns {
     restore: Restore,
     { isContinued, turn, signal }: { isContinued: boolean; turn: Turn; signal: AbortSignal },
   ): Promise<void> {
-    const { restores, turns, logger, assertLeading, signal: leaving } = this.#options;
+    const { restores, turns } = this.#options;
+    const { logger, assertLeading, signal: leaving } = this.#options.lead;
     const { name, uid } = restore.metadata;
     let location: string | undefined;
     let untold: string | undefined;
@@ -153,7 +134,7 @@ export class RestoreRuns {
         signal,
         leaving,
         assertLeading,
-        onProgress: (progress) => this.#tell(restore, progress),
+        onProgress: (progress) => this.#active.tell(restore, progress),
         whileWaiting: (wait) => turns.waitBeside(turn, wait, signal),
         onBegin: () => (isEnding = true),
         onUntold: (text) => (untold = text),
@@ -161,7 +142,7 @@ export class RestoreRuns {
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await restores.insist(restore, { status });
-      this.#hadRun.add(uid);
+      this.#active.noteHadRun(uid);
       if (written) await this.#forget(restore, place);
       else await this.#gone(restore);
     } catch (error) {
@@ -179,7 +160,8 @@ export class RestoreRuns {
   }
 
   #locationOf(restore: Restore, signal: AbortSignal): Promise<string> {
-    const { logger, locations } = this.#options;
+    const { locations } = this.#options;
+    const { logger } = this.#options.lead;
     const about = { what: 'find the location of a restore', logger, signal };
     return patiently(() => locations.of(restore, signal), about);
   }
@@ -188,7 +170,8 @@ export class RestoreRuns {
   async #endEarlier(
     restore: Restore,
   ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {
-    const { foundMs = FOUND_MS, signal: leaving } = this.#options;
+    const { foundMs = FOUND_MS } = this.#options;
+    const { signal: leaving } = this.#options.lead;
     const soon = AbortSignal.any([leaving, AbortSignal.timeout(foundMs)]);
     let location: string | undefined;
     try {
@@ -212,36 +195,27 @@ export class RestoreRuns {
   }
 
   #runner(signal: AbortSignal): Promise<RestoreRunner> {
-    const { logger, runner } = this.#options;
+    const { runner } = this.#options;
+    const { logger } = this.#options.lead;
     const about = { what: 'ask the API server what it serves', logger, signal };
     return patiently(() => runner(), about);
   }
 
   /** Handles a Restore that was deleted without its finalizer. */
   async #gone(restore: Restore): Promise<void> {
-    const { deleted, logger, signal } = this.#options;
+    const { deleted } = this.#options;
+    const { logger, signal } = this.#options.lead;
     const what = 'remove the files of a restore that is gone';
     await patiently(() => deleted.removeFiles(restore), { what, logger, signal });
-  }
-
-  /** Writes the progress with few retries, because a later update replaces it. */
-  async #tell(restore: Restore, progress: RestoreProgress): Promise<void> {
-    try {
-      await this.#options.restores.insist(restore, { status: { progress } }, PROGRESS_PATIENCE_MS);
-    } catch (error) {
-      if (!isCode(error, 'STILL_AWAY')) throw error;
-      const fields = { restore: restore.metadata.name, error: messageOf(error) };
-      this.#options.logger.warn(fields, 'the progress of a restore could not be written');
-    }
   }
 
   /** Removes the journal. After a failure, it goes with the files of the restore. */
   async #forget(restore: Restore, location: string): Promise<void> {
     try {
-      await (await this.#options.runner()).forget(restore, location, this.#options.signal);
+      await (await this.#options.runner()).forget(restore, location, this.#options.lead.signal);
     } catch (error) {
       const fields = { restore: restore.metadata.name, error: messageOf(error) };
-      this.#options.logger.warn(fields, 'the journal of a restore could not be removed');
+      this.#options.lead.logger.warn(fields, 'the journal of a restore could not be removed');
     }
   }
 }

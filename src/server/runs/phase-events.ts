@@ -1,13 +1,7 @@
 import { lookup } from '../../base/index.ts';
-import type { Logger } from '../../base/index.ts';
 import type { EventRecorder, EventRecorderOptions, KubeObject } from '../../kube/index.ts';
 import { serverEvents } from '../server-events.ts';
-
-/** The meaning of each phase, by its name. Velero writes no such Events. */
-export type PhaseMeanings = Readonly<Record<string, (name: string, errors: number) => string>>;
-
-export const errorsText = (errors: number): string =>
-  errors === 1 ? '1 error' : `${errors} errors`;
+import type { Run, RunKind } from './run-kind.ts';
 
 const TROUBLE = /Failed/;
 
@@ -22,21 +16,19 @@ interface Status {
   readonly completionTimestamp?: string | null;
 }
 
-export interface PhaseEventsOptions extends Omit<EventRecorderOptions, 'component'> {
-  /** Used as a field of the log. */
-  readonly kind: 'backup' | 'restore';
-  readonly meanings: PhaseMeanings;
+export interface PhaseEventsOptions<T extends Run> extends Omit<EventRecorderOptions, 'component'> {
+  readonly kind: RunKind<T>;
 }
 
 /**
  * Records phase changes of Backups or Restores as Events and log lines. Events are best effort:
  * they are lost if they cannot be written or are too many.
  */
-export class PhaseEvents<T extends KubeObject> {
-  readonly #options: PhaseEventsOptions;
+export class PhaseEvents<T extends Run> {
+  readonly #options: PhaseEventsOptions<T>;
   readonly #events: EventRecorder;
 
-  constructor(options: PhaseEventsOptions) {
+  constructor(options: PhaseEventsOptions<T>) {
     this.#options = options;
     this.#events = serverEvents(options);
   }
@@ -48,12 +40,12 @@ export class PhaseEvents<T extends KubeObject> {
     const { phase = '', errors = 0 } = status;
     if (phase === (statusOf(before).phase ?? '')) return;
     const { name } = after.metadata;
-    const meaning = lookup(this.#options.meanings, phase)?.(name, errors);
+    const { logger, kind } = this.#options;
+    const meaning = lookup(kind.meanings, phase)?.(name, errors);
     if (meaning === undefined) return;
     const isTrouble = TROUBLE.test(phase);
     this.#events.record(after, phase, meaning, isTrouble ? 'Warning' : 'Normal');
-    const { logger, kind }: { logger: Logger; kind: string } = this.#options;
-    const fields = { [kind]: name, phase, ...facts(status) };
+    const fields = { [kind.word]: name, phase, ...facts(status) };
     if (isTrouble) logger.warn(fields, meaning);
     else logger.info(fields, meaning);
   }

@@ -1,33 +1,29 @@
-import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   apiVersionOf,
   type Cache,
   CUSTOM_RESOURCE_DEFINITIONS,
   keyOf,
-  type KubeClient,
   type KubeObject,
   NAMESPACES,
-  type Resource,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import { patiently } from './bucket-retries.ts';
+import type { Run, RunKind } from './run-kind.ts';
 
-type Watched<T extends KubeObject> = Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
+type Watched<T extends Run> = Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
 
-export interface WatchOfRuns<T extends KubeObject> {
+export interface WatchOfRuns<T extends Run> {
   readonly failure: string | undefined;
   /** Resolves after the first list, or an abort. */
   open(signal: AbortSignal): Promise<AsyncDisposable & { readonly cache: Watched<T> }>;
 }
 
-export interface RunsViewOptions<T extends KubeObject> {
-  readonly client: KubeClient;
-  readonly resource: Resource<T>;
+export interface RunsViewOptions<T extends Run> {
+  readonly kind: RunKind<T>;
+  readonly lead: Lead;
   /** Shared with other controllers. */
   readonly shared: WatchOfRuns<T>;
-  readonly logger: Logger;
-  readonly namespace: string;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
 }
 
 /** Our choice: the result of a run must survive a night of maintenance of the API server. */
@@ -36,7 +32,7 @@ const PATIENCE_MS = 4 * 3_600_000;
 const UNKNOWN_MS_MAX = 60_000;
 
 /** The Backups or Restores of a namespace. Own writes are visible before the watch has them. */
-export class RunsView<T extends KubeObject> {
+export class RunsView<T extends Run> {
   readonly #options: RunsViewOptions<T>;
   #cache: Watched<T> = NOTHING;
   readonly #written = new Map<string, T>();
@@ -51,7 +47,7 @@ export class RunsView<T extends KubeObject> {
 
   /** Resolves after the first list, or an abort. The caller closes the result. */
   async open(): Promise<AsyncDisposable> {
-    const watched = await this.#options.shared.open(this.#options.signal);
+    const watched = await this.#options.shared.open(this.#options.lead.signal);
     this.#cache = watched.cache;
     this.#cache.onChange((after, before) => {
       const { metadata } = (after ?? before) as KubeObject;
@@ -79,7 +75,8 @@ export class RunsView<T extends KubeObject> {
 
   /** Merge patch of this version. Throws `KUBE_CONFLICT` and `KUBE_NOT_FOUND`. */
   async patch(run: T, patch: object): Promise<T> {
-    const { client, resource, signal, assertLeading } = this.#options;
+    const { client, signal, assertLeading } = this.#options.lead;
+    const { resource } = this.#options.kind;
     const { uid, resourceVersion } = run.metadata;
     const given = (patch as { metadata?: object }).metadata;
     assertLeading();
@@ -92,7 +89,8 @@ export class RunsView<T extends KubeObject> {
    * object is deleted or replaced.
    */
   async insist(run: T, patch: object, patienceMs = PATIENCE_MS): Promise<T | undefined> {
-    const { client, resource, logger, signal, assertLeading } = this.#options;
+    const { client, logger, signal, assertLeading } = this.#options.lead;
+    const { resource } = this.#options.kind;
     const { uid } = run.metadata;
     const given = (patch as { metadata?: object }).metadata;
     const body = { ...patch, metadata: { ...given, uid } };
@@ -114,7 +112,7 @@ export class RunsView<T extends KubeObject> {
           }
         },
         {
-          what: `write down what became of a ${resource.kind.toLowerCase()}`,
+          what: `write down what became of a ${this.#options.kind.word}`,
           logger,
           signal,
           patienceMs,
@@ -134,7 +132,8 @@ export class RunsView<T extends KubeObject> {
   }
 
   async #isThere({ metadata }: T): Promise<boolean> {
-    const { client, resource, signal } = this.#options;
+    const { client, signal } = this.#options.lead;
+    const { resource } = this.#options.kind;
     const now = await client.find(resource, metadata, { signal });
     return now?.metadata.uid === metadata.uid;
   }
@@ -144,7 +143,8 @@ export class RunsView<T extends KubeObject> {
    * going, as at an uninstall, so files in the bucket must stay.
    */
   async presence({ metadata }: T): Promise<'there' | 'deleted' | 'unknown'> {
-    const { client, resource, namespace, signal } = this.#options;
+    const { client, namespace, signal } = this.#options.lead;
+    const { resource } = this.#options.kind;
     const space = await client.find(NAMESPACES, { name: namespace }, { signal });
     const isSpaceGoing = !space || space.metadata.deletionTimestamp !== undefined;
     try {
@@ -163,7 +163,8 @@ export class RunsView<T extends KubeObject> {
 
   /** Whether the kind is or was deleted, so that no user chose this object. Its files stay. */
   async wentWithItsKind({ metadata }: T): Promise<boolean> {
-    const { client, resource, signal } = this.#options;
+    const { client, signal } = this.#options.lead;
+    const { resource } = this.#options.kind;
     const name = `${resource.plural}.${resource.group}`;
     let kind: KubeObject | undefined;
     try {
@@ -183,7 +184,7 @@ export class RunsView<T extends KubeObject> {
   }
 
   #wrote(object: KubeObject): T {
-    const { resource } = this.#options;
+    const { resource } = this.#options.kind;
     const run = { ...object, apiVersion: apiVersionOf(resource), kind: resource.kind } as T;
     const cached = this.#cache.get(object.metadata);
     if (!cached || versionOf(cached) < versionOf(run)) {

@@ -25,7 +25,7 @@ import {
 import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
 import { versionOf } from '../runs/watched-runs.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts';
 import { backupOf, isOfSchedule } from './schedule-backup.ts';
@@ -112,7 +112,7 @@ export class ScheduleController extends LeadingController<ScheduleRun> {
   readonly #options: ScheduleControllerOptions;
 
   constructor(options: ScheduleControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
     registerScheduleMetrics(options.registry, () => this.now?.intervals() ?? []);
   }
@@ -121,8 +121,8 @@ export class ScheduleController extends LeadingController<ScheduleRun> {
     return super.failure ?? this.#options.backups.failure;
   }
 
-  protected begin(...parts: LeadParts): ScheduleRun {
-    return new ScheduleRun(this.#options, ...parts);
+  protected begin(lead: Lead): ScheduleRun {
+    return new ScheduleRun(this.#options, lead);
   }
 }
 
@@ -142,8 +142,7 @@ interface Known {
 /** A period of leadership. */
 class ScheduleRun {
   readonly #options: ScheduleControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #assertLeading: () => void;
+  readonly #lead: Lead;
   readonly #schedules: WatchedKind<Schedule>;
   readonly #clock: Clock;
   readonly #zone: Zone;
@@ -153,10 +152,9 @@ class ScheduleRun {
     this.#wakeAll(label);
   });
 
-  constructor(options: ScheduleControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: ScheduleControllerOptions, lead: Lead) {
     this.#options = options;
-    this.#signal = signal;
-    this.#assertLeading = assertLeading;
+    this.#lead = lead;
     this.#clock = options.clock ?? options.client.clock;
     this.#zone = options.zone ?? localZone();
     this.#schedules = new WatchedKind({
@@ -174,7 +172,7 @@ class ScheduleRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     await using watched = await this.#options.backups.open(signal);
     watched.cache.onChange((after, before) => {
       this.#pending.see(after, before);
@@ -287,10 +285,10 @@ class ScheduleRun {
   async #write(schedule: Schedule, known: Known, patch: object): Promise<Schedule> {
     const { client, logger } = this.#options;
     const { uid, resourceVersion, name } = schedule.metadata;
-    this.#assertLeading();
+    this.#lead.assertLeading();
     const body = { ...patch, metadata: { uid, resourceVersion } };
     const written = await client.patch(SCHEDULE_RESOURCE, schedule.metadata, body, {
-      signal: this.#signal,
+      signal: this.#lead.signal,
     });
     known.written = written;
     const { phase, validationErrors } = written.status ?? {};
@@ -307,11 +305,11 @@ class ScheduleRun {
     // The API server's creation time, but not before the scheduled time: that would be due again.
     const made = Math.max(dueFor, secondsOf(backup.metadata.creationTimestamp) ?? dueFor);
     logger.info({ schedule: name, backup: backup.metadata.name }, 'a scheduled backup was made');
-    this.#assertLeading();
+    this.#lead.assertLeading();
     const status = { lastBackup: rfc3339Seconds(BigInt(made) * SECOND_NS) };
     const body = { metadata: { uid }, status };
     known.written = await client.patch(SCHEDULE_RESOURCE, schedule.metadata, body, {
-      signal: this.#signal,
+      signal: this.#lead.signal,
     });
     if (known.aheadSince !== undefined) known.aheadSince = made;
   }
@@ -326,7 +324,7 @@ class ScheduleRun {
       const text = `others have made backups named ${schedule.metadata.name}-… for this time; it is tried again`;
       throw new CodedError('SCHEDULED_NAME_TAKEN', text, { retry: 'backoff' });
     } catch (error) {
-      if (!this.#signal.aborted) {
+      if (!this.#lead.signal.aborted) {
         const text = `no backup can be made: ${redactAndCut(messageOf(error))}`;
         this.#schedules.events.record(schedule, 'NoScheduledBackup', text, 'Warning');
       }
@@ -341,13 +339,13 @@ class ScheduleRun {
     const { client } = this.#options;
     const backup = backupOf(schedule, forTime);
     const ref = { ...schedule.metadata, name: backup.metadata.name ?? '' };
-    this.#assertLeading();
+    this.#lead.assertLeading();
     try {
-      return await client.create(BACKUP_RESOURCE, backup, { signal: this.#signal });
+      return await client.create(BACKUP_RESOURCE, backup, { signal: this.#lead.signal });
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
-    const found = await client.find(BACKUP_RESOURCE, ref, { signal: this.#signal });
+    const found = await client.find(BACKUP_RESOURCE, ref, { signal: this.#lead.signal });
     const isOwn = found && isOfSchedule(found, schedule);
     return isOwn ? found : undefined;
   }

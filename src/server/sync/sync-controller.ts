@@ -26,7 +26,7 @@ import {
 import type { Buckets } from '../backups/contract.ts';
 import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts';
 import { isSettledSoon } from '../locations/location-checks.ts';
-import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { type Lead, LeadingController } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { BackgroundWork } from '../background-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
@@ -69,7 +69,7 @@ export class SyncController extends LeadingController<SyncRun> {
   readonly #options: SyncControllerOptions;
 
   constructor(options: SyncControllerOptions) {
-    super();
+    super(options);
     this.#options = options;
     registerSyncMetrics(options.registry, () => this.now?.described() ?? []);
   }
@@ -78,8 +78,8 @@ export class SyncController extends LeadingController<SyncRun> {
     return super.failure ?? this.#options.backups.failure;
   }
 
-  protected begin(...parts: LeadParts): SyncRun {
-    return new SyncRun(this.#options, ...parts);
+  protected begin(lead: Lead): SyncRun {
+    return new SyncRun(this.#options, lead);
   }
 }
 
@@ -102,19 +102,17 @@ type Due = 'sync' | 'locks';
 /** A period of leadership. */
 class SyncRun {
   readonly #options: SyncControllerOptions;
-  readonly #signal: AbortSignal;
-  readonly #assertLeading: () => void;
+  readonly #lead: Lead;
   readonly #locations: Cache<BackupStorageLocation>;
   readonly #events: EventRecorder;
   readonly #places: Limiter = createLimiter(AT_ONCE);
   readonly #work: BackgroundWork<SyncReport | undefined>;
   readonly #known = new Map<string, Known>();
 
-  constructor(options: SyncControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+  constructor(options: SyncControllerOptions, lead: Lead) {
     const { client, logger, namespace } = options;
     this.#options = options;
-    this.#signal = signal;
-    this.#assertLeading = assertLeading;
+    this.#lead = lead;
     this.#events = serverEvents(options);
     this.#locations = new Cache({
       client,
@@ -132,7 +130,7 @@ class SyncRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
+    const signal = this.#lead.signal;
     await using watched = await this.#options.backups.open(signal);
     const running = this.#locations.run(signal);
     await untilAborted(signal, this.#locations.synced);
@@ -155,7 +153,7 @@ class SyncRun {
 
   /** Starts the work of due locations, the default location first. */
   #look(watched: WatchedBackups): void {
-    if (this.#signal.aborted || watched.cache.failure !== undefined) return;
+    if (this.#lead.signal.aborted || watched.cache.failure !== undefined) return;
     // The watch brings the time of the last sync.
     if (this.#locations.failure !== undefined) return;
     const all = this.#locations.list();
@@ -212,7 +210,7 @@ class SyncRun {
     const { memory, locks } = this.#knownOf(key, location.metadata.uid);
     const places: Pick<Limiter, 'run'> = { run: (task) => this.#placed(task) };
     this.#work.begin(key, places, () =>
-      withOwnSignal(this.#signal, async (own) => {
+      withOwnSignal(this.#lead.signal, async (own) => {
         const timer = setTimeout(() => {
           own.abort(new CanceledError('timeout'));
         }, SYNC_MS_MAX);
@@ -269,7 +267,7 @@ class SyncRun {
         onExpired: (backup) => {
           this.#tellOfExpired(backup);
         },
-        assertLeading: this.#assertLeading,
+        assertLeading: this.#lead.assertLeading,
       });
     } catch (error) {
       // A backup that fails to sync must not end the locks of other backups.
@@ -318,7 +316,7 @@ class SyncRun {
         location: name,
         backups: watched.cache.list().filter(({ spec }) => spec.storageLocation === name),
         nowNs: client.clock.nowNs(),
-        assertLeading: this.#assertLeading,
+        assertLeading: this.#lead.assertLeading,
       });
     } catch (error) {
       signal.throwIfAborted();
@@ -334,7 +332,7 @@ class SyncRun {
     this.#work.forget(key);
     const location = this.#locations.get(refOf(key));
     const known = this.#known.get(key);
-    if (!ended || !location || !known || this.#signal.aborted) return;
+    if (!ended || !location || !known || this.#lead.signal.aborted) return;
     known.locksRestUntilMs = performance.now() + LOCKS_MS;
     if ('error' in ended) {
       known.restsUntilMs = performance.now() + RETRY_MS;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type Logger, silentLogger, systemClock } from '../../../src/base/index.ts';
 import type { Backup, KubeClient } from '../../../src/kube/index.ts';
-import { BACKUP_PHASES } from '../../../src/server/backups/phase-meanings.ts';
+import { BACKUP_RUNS } from '../../../src/server/backups/backup-kind.ts';
 import { PhaseEvents } from '../../../src/server/runs/phase-events.ts';
 
 const backupIn = (
@@ -37,8 +37,7 @@ function eventsOf(create?: () => Promise<void>) {
     logger,
     host: 'h',
     clock: systemClock,
-    kind: 'backup',
-    meanings: BACKUP_PHASES,
+    kind: BACKUP_RUNS,
   });
   return { events, written, lines };
 }

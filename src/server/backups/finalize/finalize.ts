@@ -59,8 +59,7 @@ import {
   mergedResults,
 } from '../../operations/operation-results.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { subjectOf } from '../operation-subject.ts';
-import { BACKUP_RESOURCE, phaseOf, statusOf } from '../backup-kind.ts';
+import { BACKUP_RESOURCE, phaseOf, statusOf, subjectOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
 import { FinalizedFiles } from './finalized-files.ts';
 import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';

@@ -2,7 +2,7 @@ import type { Nanoseconds } from '../../../base/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import type { ServerController } from '../../server.ts';
-import { FOLLOWED_BACKUPS } from '../backup-kind.ts';
+import { BACKUP_RUNS } from '../backup-kind.ts';
 import type { SharedBackups } from '../shared-backups.ts';
 import { finalize, type FinalizeOptions, giveUp } from './finalize.ts';
 
@@ -38,7 +38,7 @@ export class FinalizerController implements ServerController {
       client,
       logger,
       host,
-      kind: FOLLOWED_BACKUPS,
+      kind: BACKUP_RUNS,
       awayNs,
       signal,
       placeOf: ({ spec }) => spec.storageLocation ?? '',

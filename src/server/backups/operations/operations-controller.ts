@@ -4,7 +4,7 @@ import {
   type OperationsSettings,
 } from '../../operations/followed-operations.ts';
 import type { ServerController } from '../../server.ts';
-import { FOLLOWED_BACKUPS } from '../backup-kind.ts';
+import { BACKUP_RUNS } from '../backup-kind.ts';
 import type { ActionSessions, Buckets } from '../contract.ts';
 import type { SharedBackups } from '../shared-backups.ts';
 import { operationsStep } from './operations-step.ts';
@@ -35,7 +35,7 @@ export class OperationsController implements ServerController {
     const followed = new FollowedOperations(
       {
         ...this.#options,
-        kind: FOLLOWED_BACKUPS,
+        kind: BACKUP_RUNS,
         open: (backup) => sessions.open(backup, logger),
         locationOf: ({ spec }) => Promise.resolve(spec.storageLocation ?? ''),
         step: (backup, options) =>

@@ -14,7 +14,7 @@ import {
   type StepOptions,
 } from '../../operations/operations-step.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
-import { BACKUP_RESOURCE, FOLLOWED_BACKUPS, phaseOf } from '../backup-kind.ts';
+import { BACKUP_RESOURCE, BACKUP_RUNS, phaseOf } from '../backup-kind.ts';
 import type { Buckets } from '../contract.ts';
 
 export interface OperationsStepOptions extends StepOptions {
@@ -34,7 +34,7 @@ export async function operationsStep(
   try {
     return await stepOf(seen, {
       ...options,
-      kind: FOLLOWED_BACKUPS,
+      kind: BACKUP_RUNS,
       store: async (metadata, operations) => {
         await options.writers.run(seen.metadata.uid, () => store(metadata, operations, options));
       },

@@ -24,7 +24,7 @@ import {
 } from '../../operations/cancel-operations.ts';
 import { endingSignal } from '../../runs/cancel-signal.ts';
 import { patientClient } from '../../runs/api-outage.ts';
-import { subjectOf } from '../operation-subject.ts';
+import { subjectOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
 import { countFields, metadataOf } from './status-after-items.ts';
 import type { BackupJournal } from './journal.ts';

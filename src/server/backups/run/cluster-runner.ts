@@ -59,7 +59,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../contract.ts';
-import { subjectOf } from '../operation-subject.ts';
+import { subjectOf } from '../backup-kind.ts';
 import { failureLines } from '../../operations/operation-results.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { BackupJournal } from './journal.ts';

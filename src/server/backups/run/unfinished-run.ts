@@ -9,7 +9,7 @@ import {
 import type { Bucket } from '../../../blob/index.ts';
 import type { OperationMap, Subject } from '../../../item-operations/index.ts';
 import type { Backup, Discovery, KubeClient } from '../../../kube/index.ts';
-import { subjectOf } from '../operation-subject.ts';
+import { subjectOf } from '../backup-kind.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../../operations/cancel-operations.ts';
 import { readableRecords, removeJournals } from '../../runs/journal.ts';

@@ -16,7 +16,7 @@ import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
-import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
+import { RESTORE_RUNS, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { TemporaryObjects } from '../temporary-objects.ts';
 import { UnpublishedRestores } from '../unpublished-restores.ts';
@@ -101,7 +101,7 @@ export class RestoreFinalizerController implements ServerController {
       client,
       logger,
       host,
-      kind: FOLLOWED_RESTORES,
+      kind: RESTORE_RUNS,
       awayNs: this.#options.awayNs,
       signal,
       placeOf: (restore) => locations.placeOf(restore, signal),

@@ -25,7 +25,7 @@ import {
 } from '../missing-sources.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
-import { FOLLOWED_RESTORES, subjectOf, UNPUBLISHED } from '../restore-kind.ts';
+import { RESTORE_RUNS, subjectOf, UNPUBLISHED } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { restoreOperationsStep } from './operations-step.ts';
@@ -75,7 +75,7 @@ export class RestoreOperationsController implements ServerController {
     const followed = new FollowedOperations(
       {
         ...options,
-        kind: FOLLOWED_RESTORES,
+        kind: RESTORE_RUNS,
         isReadOnly: () => Promise.resolve(false),
         open: (restore) => sessions.open(restore, logger),
         locationOf: (restore) => locations.of(restore, signal),

@@ -14,7 +14,7 @@ import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { restoreChangeOf, uncountedLost } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
-import { FOLLOWED_RESTORES, subjectOf } from '../restore-kind.ts';
+import { RESTORE_RUNS, subjectOf } from '../restore-kind.ts';
 
 export interface RestoreStepOptions extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
@@ -48,7 +48,7 @@ export async function restoreOperationsStep(
   }
   return await operationsStep(seen, {
     ...options,
-    kind: FOLLOWED_RESTORES,
+    kind: RESTORE_RUNS,
     changeOf: restoreChangeOf,
     store: async (restore, operations) => {
       await writers.run(seen.metadata.uid, () => store(restore, operations, options));

@@ -1,8 +1,8 @@
-import { silentLogger } from '../../../../src/base/index.ts';
+import { silentLogger, systemClock } from '../../../../src/base/index.ts';
 import { OperationMap } from '../../../../src/item-operations/index.ts';
 import { Discovery, type KubeClient } from '../../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
-import { BACKUP_RESOURCE } from '../../../../src/server/backups/backup-kind.ts';
+import { BACKUP_RUNS } from '../../../../src/server/backups/backup-kind.ts';
 import { SharedBackups } from '../../../../src/server/index.ts';
 import type { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { RunsView } from '../../../../src/server/runs/watched-runs.ts';
@@ -41,14 +41,15 @@ export async function openLost(options: LostOptions) {
         [Symbol.asyncDispose]: () => Promise.resolve(),
       }),
   };
-  const common = { client: seen, logger: silentLogger, namespace, signal, assertLeading };
+  const clock = systemClock;
+  const lead = { client: seen, logger: silentLogger, namespace, clock, signal, assertLeading };
   const shared = new SharedBackups({ client, logger: silentLogger, namespace });
-  const backups = new RunsView({ ...common, shared, resource: BACKUP_RESOURCE });
+  const backups = new RunsView({ kind: BACKUP_RUNS, lead, shared });
   const watched = await backups.open();
   const lost = new LostBackups({
-    ...common,
+    lead,
     backups,
-    notes: new UnderWayNotes(common),
+    notes: new UnderWayNotes(lead),
     buckets,
     sessions,
     removeSnapshots,

@@ -1,15 +1,21 @@
 import type { KubeObject, Resource } from '../../kube/index.ts';
 import type { Subject } from '../../item-operations/index.ts';
-import { isJournalSealed } from '../runs/journal-tries.ts';
+import { isJournalSealed } from './journal-tries.ts';
 
-/** A Backup or a Restore with the fields that operations and finalizers need. */
-export interface Followed extends KubeObject {
+/** The meaning of each phase, by its name. Velero writes no such Events. */
+export type PhaseMeanings = Readonly<Record<string, (name: string, errors: number) => string>>;
+
+export const errorsText = (errors: number): string =>
+  errors === 1 ? '1 error' : `${errors} errors`;
+
+/** A Backup or a Restore with the fields that both have. */
+export interface Run extends KubeObject {
   readonly spec: { readonly itemOperationTimeout?: string };
   readonly status?: object;
 }
 
 /** Fields that are read and written here, except the counts of operations. */
-export interface FollowedStatus {
+export interface RunStatus {
   readonly phase?: string;
   readonly errors?: number;
   readonly warnings?: number;
@@ -17,12 +23,14 @@ export interface FollowedStatus {
   readonly completionTimestamp?: string | null;
 }
 
-/** The differences between Backups and Restores. */
-export interface FollowedKind<T extends Followed> {
+/** The differences between Backups and Restores, for the code of both. */
+export interface RunKind<T extends Run> {
   readonly kind: 'Backup' | 'Restore';
   /** Used in messages and as a field of the log. */
   readonly word: 'backup' | 'restore';
   readonly resource: Resource<T>;
+  /** For Events and log lines. */
+  readonly meanings: PhaseMeanings;
   /** Names of fields of the status. */
   readonly counts: {
     readonly attempted: keyof OperationFields;
@@ -40,11 +48,11 @@ export interface OperationFields {
   readonly restoreItemOperationsFailed?: number;
 }
 
-export const statusIn = ({ status }: Followed): FollowedStatus & OperationFields => status ?? {};
-export const phaseIn = (object: Followed): string => statusIn(object).phase ?? '';
+export const statusIn = ({ status }: Run): RunStatus & OperationFields => status ?? {};
+export const phaseIn = (object: Run): string => statusIn(object).phase ?? '';
 
 /** The object as the operation map identifies it. */
-export const subjectIn = <T extends Followed>({ kind }: FollowedKind<T>, object: T): Subject => {
+export const subjectIn = <T extends Run>({ kind }: RunKind<T>, object: T): Subject => {
   const { name, uid } = object.metadata;
   return { kind, name, uid, isSealed: isJournalSealed(object) };
 };
