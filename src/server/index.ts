@@ -62,7 +62,7 @@ export { RESTORE_FILES_LABEL } from './restores/files/cluster-files.ts';
 export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.ts';
 export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';
 export { HostSessions } from './backups/run/host-sessions.ts';
-export { backupOperationStore } from './backups/operation-store.ts';
+export { backupOperationStore, restoreOperationStore } from './operations/operation-stores.ts';
 export { SharedBackups, type SharedBackupsOptions } from './backups/shared-backups.ts';
 export { unsavedOperationsOf } from './backups/unsaved-operations.ts';
 export {
@@ -91,7 +91,6 @@ export {
   type ClusterRestoreRunnerOptions,
 } from './restores/run/restore-runner.ts';
 export { HostRestoreSessions } from './restores/run/host-sessions.ts';
-export { restoreOperationStore } from './restores/operation-store.ts';
 export { FileWriters } from './runs/file-writers.ts';
 export { RestoreLocations } from './restores/locations.ts';
 export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';

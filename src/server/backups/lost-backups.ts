@@ -19,7 +19,6 @@ import {
   endLeftRun,
   isUnended,
   type UnfinishedRun,
-  ownerOf,
   readUnfinishedRun,
   removeEndedJournal,
 } from './run/unfinished-run.ts';
@@ -229,7 +228,7 @@ export class LostBackups {
         const { client, logger, assertLeading } = this.#options.lead;
         const left = await readUnfinishedRun({ bucket, backup, logger, signal });
         if (isUnended(left)) await this.#end(backup, left, signal);
-        await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
+        await cancelMovements(client, 'Backup', backup.metadata, { logger, assertLeading, signal });
       }
       const { assertLeading, logger } = this.#options.lead;
       // The deletion removes the files.

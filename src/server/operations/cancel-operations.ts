@@ -58,7 +58,8 @@ type Movement = KubeObject & {
  */
 export async function cancelMovements(
   client: Pick<KubeClient, 'collect' | 'patch'>,
-  { kind, name, uid, namespace }: Pick<Subject, 'kind' | 'name' | 'uid'> & { namespace: string },
+  kind: Subject['kind'],
+  { name, uid, namespace = '' }: KubeObject['metadata'],
   options: {
     readonly logger: Logger;
     readonly assertLeading?: (() => void) | undefined;

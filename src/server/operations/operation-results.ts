@@ -1,4 +1,4 @@
-import { lookup, messageOf, rfc3339Seconds } from '../../base/index.ts';
+import { isCode, lookup, messageOf, rfc3339Seconds } from '../../base/index.ts';
 import type { Results as StoredResults } from '../../archive/index.ts';
 import { type About, type ResultLists, Results } from '../../backup/index.ts';
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
@@ -154,4 +154,17 @@ function mergedLists(
     cluster: cluster.length > 0 ? cluster : undefined,
     namespaces: namespaces.length > 0 ? Object.fromEntries(namespaces) : undefined,
   };
+}
+
+/** Stored results. Empty if their file is damaged: the new results matter more. */
+export async function intactResults(
+  load: () => Promise<StoredResults>,
+  ...others: string[]
+): Promise<StoredResults> {
+  try {
+    return await load();
+  } catch (error) {
+    if (isCode(error, 'DAMAGED_ARCHIVE', ...others)) return {};
+    throw error;
+  }
 }

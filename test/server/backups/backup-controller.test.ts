@@ -42,7 +42,7 @@ import type {
   RunRequest,
 } from '../../../src/server/backups/contract.ts';
 import { BackupJournal } from '../../../src/server/backups/run/journal.ts';
-import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import { backupOperationStore } from '../../../src/server/operations/operation-stores.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';

@@ -55,6 +55,7 @@ import {
 import {
   failureLines,
   failureResults,
+  intactResults,
   logText,
   mergedResults,
 } from '../../operations/operation-results.ts';
@@ -249,7 +250,7 @@ async function ended(
     });
   }
   const results = hasResults
-    ? mergedResults(await storedResults(stored, signal), lists, {
+    ? mergedResults(await intactResults(() => stored.results({ signal })), lists, {
         errors: failureResults(operations),
       })
     : undefined;
@@ -295,18 +296,6 @@ const taken = (status: BackupStatus): BackupStatus => ({
     csiVolumeSnapshotsCompleted: status.csiVolumeSnapshotsCompleted,
   }),
 });
-
-async function storedResults(
-  stored: StoredArchive,
-  signal: AbortSignal,
-): ReturnType<StoredArchive['results']> {
-  try {
-    return await stored.results({ signal });
-  } catch (error) {
-    if (isCode(error, 'DAMAGED_ARCHIVE')) return {};
-    throw error;
-  }
-}
 
 interface ContentsRequest {
   readonly stored: StoredArchive;

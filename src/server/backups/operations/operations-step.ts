@@ -5,6 +5,7 @@ import { type Backup, isWaiting, type KubeClient } from '../../../kube/index.ts'
 import {
   failureLines,
   failureResults,
+  intactResults,
   logText,
   mergedResults,
 } from '../../operations/operation-results.ts';
@@ -75,7 +76,8 @@ async function store(
   const lines = failureLines(operations);
   let results: Results | undefined;
   if (lines.length > 0) {
-    const stored = await storedResults(archive, name, signal);
+    const load = async () => (await archive.open(name, { signal })).results({ signal });
+    const stored = await intactResults(load, 'BLOB_NOT_FOUND');
     results = mergedResults(stored, { errors: failureResults(operations) });
     assertLeading();
     const text = logText('backup', metadata, lines);
@@ -83,18 +85,4 @@ async function store(
   }
   assertLeading();
   await archive.update(name, { ...(results && { results }), metadata }, { signal });
-}
-
-/** Empty if the file is damaged: the errors of operations matter more. */
-async function storedResults(
-  archive: BackupArchive,
-  name: string,
-  signal: AbortSignal,
-): Promise<Results> {
-  try {
-    return await (await archive.open(name, { signal })).results({ signal });
-  } catch (error) {
-    if (isCode(error, 'DAMAGED_ARCHIVE', 'BLOB_NOT_FOUND')) return {};
-    throw error;
-  }
 }

@@ -11,24 +11,19 @@ import {
   isCode,
   type Logger,
   messageOf,
-  redactAndCut,
   rfc3339Seconds,
 } from '../../../base/index.ts';
 import { unfreezePods } from '../../../backup/index.ts';
 import { type OperationMap, orderedRecord } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import {
-  cancelMovements,
-  cancelOperations,
-  withUntold,
-} from '../../operations/cancel-operations.ts';
-import { endingSignal } from '../../runs/cancel-signal.ts';
+import { cancelMovements, cancelOperations, withUntold } from '../../operations/cancel-operations.ts';
+import { endFailedRun, endingSignal } from '../../runs/cancel-signal.ts';
 import { patientClient } from '../../runs/api-outage.ts';
 import { subjectOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
 import { countFields, metadataOf } from './status-after-items.ts';
 import type { BackupJournal } from './journal.ts';
-import { endLeftRun, isUnended, ownerOf, readUnfinishedRun } from './unfinished-run.ts';
+import { endLeftRun, isUnended, readUnfinishedRun } from './unfinished-run.ts';
 import type { RunLog } from './run-log.ts';
 import { unknownSnapshotText } from './unknown-snapshots.ts';
 
@@ -49,10 +44,6 @@ export interface RunParts {
   readonly log: RunLog;
   readonly session: ActionSession | undefined;
 }
-
-/** Time limit for storing the files of a failed or canceled backup. Our choice. */
-const FAREWELL_MS = 60_000;
-const CANCELED_MS = 4000;
 
 /** Ends everything that a failed or canceled run has begun. */
 export class BackupEnding {
@@ -85,7 +76,7 @@ export class BackupEnding {
           onUntold,
         });
       }
-      await cancelMovements(patient, ownerOf(backup), { logger, assertLeading, signal });
+      await cancelMovements(patient, 'Backup', backup.metadata, { logger, assertLeading, signal });
       onEnded?.();
     } catch (error) {
       if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
@@ -103,7 +94,7 @@ export class BackupEnding {
     parts: RunParts & { readonly snapshots: readonly NativeSnapshot[] },
     error: unknown,
   ): Promise<void> {
-    const { backup, signal, leaving } = request;
+    const { backup, signal } = request;
     const { archive, journal, log, session } = parts;
     const { operations, logger } = this.#options;
     const { name } = backup.metadata;
@@ -112,58 +103,46 @@ export class BackupEnding {
     request.assertLeading();
     const isThawed = await this.#thaw(request, journal, log);
     tellUnknownSnapshots(journal, log, name);
-    let untold: string | undefined;
-    try {
-      const stopping = endingSignal(leaving);
-      untold =
-        session &&
-        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      const areStopped = await this.#cancelMovements(request);
-      if (session && isThawed && areStopped) request.onEnded?.();
-    } catch (cause) {
-      const fields = { backup: name, error: messageOf(cause) };
-      logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
-      untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
-    }
-    // The next server cancels the rest. Files that say `Failed` would prevent that.
-    if (leaving?.aborted === true) return;
-    if (untold !== undefined) {
-      log.results.error(untold);
-      request.onUntold?.(untold);
-    }
-    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
-    const reason = signal.aborted ? asError(signal.reason) : error;
-    log.results.error('backup failed', { error: reason });
-    if (isCode(error, 'BACKUP_EXISTS')) return;
-    try {
-      const known = await operations.get(subject, late);
-      const logFile = await journal.finishLog();
-      await using contents = await emptyTarball(this.#options.directory);
-      const status = {
-        ...countFields(log.results, known),
-        failureReason: withUntold(`backup execution failed: ${messageOf(reason)}`, untold),
-        completionTimestamp: rfc3339Seconds(this.#options.clock.nowNs()),
-      };
-      const files: NewBackup = {
-        log: logFile,
-        contents,
-        itemOperations: known.map(orderedRecord),
-        volumeInfos: [],
-        volumeSnapshots: parts.snapshots,
-        podVolumeBackups: [],
-        results: log.results.lists,
-        resourceList: {},
-        metadata: metadataOf(backup, 'Failed', status),
-      };
-      request.assertLeading();
-      await archive.put(name, files, {
-        signal: late,
-        assertAllowed: request.assertLeading,
-      });
-    } catch (cause) {
-      const fields = { backup: name, error: messageOf(cause) };
-      logger.warn(fields, 'the log of a backup that has failed could not be stored');
-    }
+    const reasonOf = (): unknown => (signal.aborted ? asError(signal.reason) : error);
+    await endFailedRun({
+      word: 'backup',
+      name,
+      reasonOf,
+      request,
+      logger,
+      log: log.results,
+      cancel: async (stopping, tell) => {
+        const options = session && { asker: session.asker, signal: stopping };
+        const untold = options && (await cancelOperations(operations, subject, options));
+        if (untold !== undefined) tell(untold);
+        const areStopped = await this.#cancelMovements(request);
+        if (session && isThawed && areStopped) request.onEnded?.();
+      },
+      store: async (late, untold) => {
+        if (isCode(error, 'BACKUP_EXISTS')) return;
+        const known = await operations.get(subject, late);
+        const logFile = await journal.finishLog();
+        await using contents = await emptyTarball(this.#options.directory);
+        const status = {
+          ...countFields(log.results, known),
+          failureReason: withUntold(`backup execution failed: ${messageOf(reasonOf())}`, untold),
+          completionTimestamp: rfc3339Seconds(this.#options.clock.nowNs()),
+        };
+        const files: NewBackup = {
+          log: logFile,
+          contents,
+          itemOperations: known.map(orderedRecord),
+          volumeInfos: [],
+          volumeSnapshots: parts.snapshots,
+          podVolumeBackups: [],
+          results: log.results.lists,
+          resourceList: {},
+          metadata: metadataOf(backup, 'Failed', status),
+        };
+        request.assertLeading();
+        await archive.put(name, files, { signal: late, assertAllowed: request.assertLeading });
+      },
+    });
   }
 
   /**
@@ -175,7 +154,7 @@ export class BackupEnding {
     const signal = endingSignal(leaving);
     const patient = patientClient(client, { logger, signal, patienceMs, assertLeading });
     try {
-      await cancelMovements(patient, ownerOf(backup), { logger, assertLeading, signal });
+      await cancelMovements(patient, 'Backup', backup.metadata, { logger, assertLeading, signal });
       return true;
     } catch (error) {
       if (isCode(error, 'LEADERSHIP_LOST')) throw error;

@@ -164,10 +164,6 @@ async function thaw(
   }
 }
 
-/** Owner of the data movements. */
-export const ownerOf = ({ metadata: { name, uid, namespace = '' } }: Backup) =>
-  ({ kind: 'Backup', name, uid, namespace }) as const;
-
 async function cancelLeft(
   backup: Backup,
   left: UnfinishedRun,

@@ -3,6 +3,7 @@ import { countsOf, type Operation } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import {
+  intactResults,
   type LogLine,
   logText,
   mergedResults,
@@ -12,7 +13,6 @@ import type { FinalizerLog } from '../../operations/finalizer-log.ts';
 import type { AfterRun } from '../contract.ts';
 import { lostOperations } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
-import { storedResults } from '../operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../restore-kind.ts';
 
 /**
@@ -117,7 +117,7 @@ export async function storeEnd(restore: Restore, parts: EndParts): Promise<After
   const left = await upload();
   if (left === undefined) return sealed;
   if (said === undefined) log.warn(left);
-  const { warnings } = await storedResults(archive, name, signal);
+  const { warnings } = await intactResults(() => archive.results(name, { signal }));
   const isTold = said !== undefined && warnings?.velero?.some((text) => text.endsWith(said));
   if (isTold !== true) await storeFiles(restore, parts);
   return parts.end();
@@ -130,7 +130,7 @@ async function storeFiles(restore: Restore, parts: EndParts): Promise<void> {
   if (lines.length > 0) {
     assertLeading();
     await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
-    const stored = await storedResults(archive, name, signal);
+    const stored = await intactResults(() => archive.results(name, { signal }));
     const results = mergedResults(stored, resultsOf(lines, 'sentence'));
     assertLeading();
     await archive.put(name, { results }, { signal });

@@ -22,7 +22,7 @@ import {
 } from '../../../kube/index.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { saidIn } from '../../operations/operation-results.ts';
+import { intactResults, saidIn } from '../../operations/operation-results.ts';
 import {
   ABSENT_SINCE,
   type MissingSources,
@@ -36,7 +36,6 @@ import { type AfterRun, loadAfterRun, nothingLeft, type ProvisionedClaim } from 
 import type { FollowedHooks } from '../hooks/followed-hooks.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { uncountedLost } from '../lost-operations.ts';
-import { storedResults } from '../operations/operations-step.ts';
 import {
   isOurs,
   phaseOf,
@@ -249,7 +248,7 @@ async function countAgain(
   const { namespace, name, uid } = restore.metadata;
   const found = await client.find(RESTORE_RESOURCE, { namespace, name }, { signal, isExact: true });
   if (found?.metadata.uid !== uid || !isOver(phaseOf(found))) return;
-  const said = saidIn((await storedResults(archive, name, signal)).warnings);
+  const said = saidIn((await intactResults(() => archive.results(name, { signal }))).warnings);
   const warnings = (statusOf(restore).warnings ?? 0) + said;
   if (warnings === (statusOf(found).warnings ?? 0)) return;
   assertLeading();

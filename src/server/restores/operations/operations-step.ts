@@ -1,9 +1,8 @@
-import { type Results, RestoreArchive } from '../../../archive/index.ts';
-import { isCode } from '../../../base/index.ts';
+import { RestoreArchive } from '../../../archive/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { logText, mergedResults, resultsOf } from '../../operations/operation-results.ts';
+import { intactResults, logText, mergedResults, resultsOf } from '../../operations/operation-results.ts';
 import {
   type OperationsStep,
   operationsStep,
@@ -67,25 +66,11 @@ async function store(
   const location = await locations.of(restore, signal);
   await using opened = await buckets.open(location, signal, restore.metadata);
   const archive = new RestoreArchive(opened.bucket);
-  const stored = await storedResults(archive, name, signal);
+  const stored = await intactResults(() => archive.results(name, { signal }));
   assertLeading();
   const text = logText('restore', restore, lines);
   await archive.setLogTail(name, text, { directory: scratch, signal });
   assertLeading();
   const results = mergedResults(stored, resultsOf(lines, 'sentence'));
   await archive.put(name, { results }, { signal });
-}
-
-/** Empty if the file is damaged: the new results matter more. */
-export async function storedResults(
-  archive: RestoreArchive,
-  name: string,
-  signal: AbortSignal,
-): Promise<Results> {
-  try {
-    return await archive.results(name, { signal });
-  } catch (error) {
-    if (isCode(error, 'DAMAGED_ARCHIVE')) return {};
-    throw error;
-  }
 }

@@ -1,19 +1,12 @@
 import { z } from 'zod';
 import { RestoreArchive } from '../../../archive/index.ts';
-import {
-  CodedError,
-  codeOf,
-  isCode,
-  type Logger,
-  messageOf,
-  redactAndCut,
-} from '../../../base/index.ts';
+import { CodedError, codeOf, isCode, type Logger, messageOf } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import { cancelMovements, cancelOperations } from '../../operations/cancel-operations.ts';
-import { endingSignal } from '../../runs/cancel-signal.ts';
+import { endFailedRun, endingSignal, notTold } from '../../runs/cancel-signal.ts';
 import { isJournalSealed } from '../../runs/journal-tries.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
 import { journaledOperations, type RestoreJournal } from './restore-journal.ts';
@@ -26,9 +19,6 @@ export interface RestoreEndingOptions {
   readonly operations: OperationMap;
   readonly logger: Logger;
 }
-
-const notTold = (why: string): string =>
-  `its operations could not be told to stop, and may go on: ${redactAndCut(why)}`;
 
 /** Stored with the files of a failed restore: the reason in `failureReason`. */
 const failureSchema = z.looseObject({
@@ -46,10 +36,6 @@ export interface RunParts extends Leading {
   readonly subject: Subject;
 }
 
-/** Time limit for storing the files of a failed or canceled restore. Our choice. */
-const FAREWELL_MS = 60_000;
-const CANCELED_MS = 4000;
-
 /** Ends the work of failed or canceled runs. */
 export class RestoreEnding {
   readonly #options: RestoreEndingOptions;
@@ -61,64 +47,57 @@ export class RestoreEnding {
   /** Cancels operations. Stores log and results, so that users see the reason. */
   async fail(
     request: RestoreRequest,
-    { bucket, files, journal, log, subject, signal, assertLeading }: RunParts,
+    { bucket, files, journal, log, subject, assertLeading }: RunParts,
     { session, reason }: { readonly session: RestoreSession | undefined; readonly reason: unknown },
   ): Promise<void> {
-    const { restore, leaving } = request;
-    const { operations, logger } = this.#options;
-    const { name } = restore.metadata;
+    const { restore } = request;
+    const { client, operations, logger } = this.#options;
+    const { name, uid } = restore.metadata;
     assertLeading();
-    let untold: string | undefined;
-    try {
-      const stopping = endingSignal(leaving);
-      if (session) {
-        const options = { asker: session.asker, signal: stopping };
-        untold = await cancelOperations(operations, subject, options);
-      } else if (journal.operations.length > 0) untold = notTold('no plugins could be started');
-      await this.#cancelMovements(restore, { assertLeading, signal: stopping });
-    } catch (cause) {
-      const fields = { restore: name, error: messageOf(cause) };
-      logger.warn(fields, 'operations of a restore that has failed could not be told to stop');
-      untold ??= notTold(messageOf(cause));
-    }
-    if (leaving?.aborted === true) return;
-    if (untold !== undefined) {
-      log.error(untold);
-      request.onUntold?.(untold);
-    }
-    log.error('restore failed', { error: reason });
-    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
-    try {
-      const known = await operations.get(subject, late);
-      const options = { signal: late, assertAllowed: assertLeading };
-      const kept = await files?.upload(options);
-      if (kept !== undefined) log.warn(kept);
-      const logFile = await journal.finishLog();
-      const archive = new RestoreArchive(bucket);
-      await archive.put(
-        name,
-        {
-          itemOperations: known.map(orderedRecord),
-          log: logFile,
-          results: log.results.lists,
-          resourceList: {},
-          volumeInfos: [],
-        },
-        options,
-      );
-      const { uid } = restore.metadata;
-      await archive.seal(name, { uid, end: failureEnd(reason), ...options });
-      // The bucket may have refused these files first.
-      const left = kept === undefined ? await files?.upload(options) : undefined;
-      if (left !== undefined) {
-        log.warn(left);
-        await archive.put(name, { results: log.results.lists }, options);
-      }
-    } catch (cause) {
-      const fields = { restore: name, error: messageOf(cause) };
-      logger.warn(fields, 'the log of a restore that has failed could not be stored');
-      request.onUnpublished?.();
-    }
+    await endFailedRun({
+      word: 'restore',
+      name,
+      reasonOf: () => reason,
+      log,
+      request,
+      logger,
+      onUnstored: request.onUnpublished,
+      cancel: async (stopping, tell) => {
+        if (session) {
+          const options = { asker: session.asker, signal: stopping };
+          const untold = await cancelOperations(operations, subject, options);
+          if (untold !== undefined) tell(untold);
+        } else if (journal.operations.length > 0) tell(notTold('no plugins could be started'));
+        const about = { logger, assertLeading, signal: stopping };
+        await cancelMovements(client, 'Restore', restore.metadata, about);
+      },
+      store: async (late) => {
+        const known = await operations.get(subject, late);
+        const options = { signal: late, assertAllowed: assertLeading };
+        const kept = await files?.upload(options);
+        if (kept !== undefined) log.warn(kept);
+        const logFile = await journal.finishLog();
+        const archive = new RestoreArchive(bucket);
+        await archive.put(
+          name,
+          {
+            itemOperations: known.map(orderedRecord),
+            log: logFile,
+            results: log.results.lists,
+            resourceList: {},
+            volumeInfos: [],
+          },
+          options,
+        );
+        await archive.seal(name, { uid, end: failureEnd(reason), ...options });
+        // The bucket may have refused these files first.
+        const left = kept === undefined ? await files?.upload(options) : undefined;
+        if (left !== undefined) {
+          log.warn(left);
+          await archive.put(name, { results: log.results.lists }, options);
+        }
+      },
+    });
   }
 
   /**
@@ -163,27 +142,17 @@ export class RestoreEnding {
     subject: Subject,
     { bucket, signal }: { readonly bucket: Bucket; readonly signal: AbortSignal },
   ): Promise<void> {
-    const { operations, sessions, logger } = this.#options;
+    const { client, operations, sessions, logger } = this.#options;
     const { name, uid } = restore.metadata;
     const isSealed = isJournalSealed(restore);
     const journaled = await journaledOperations({ bucket, name, uid, isSealed, logger, signal });
     await operations.get(subject, signal);
     operations.note(subject, journaled);
-    await this.#cancelMovements(restore, { signal });
+    await cancelMovements(client, 'Restore', restore.metadata, { logger, signal });
     const known = await operations.get(subject, signal);
     if (known.length === 0) return;
     await using session = await sessions.open(restore, logger);
     const untold = await cancelOperations(operations, subject, { asker: session.asker, signal });
     if (untold !== undefined) throw new CodedError('NOT_ENDED', untold, { retry: 'backoff' });
-  }
-
-  /** Also cancels movements of earlier runs that the journal lacks. */
-  async #cancelMovements(
-    { metadata: { name, uid, namespace = '' } }: Restore,
-    options: { readonly assertLeading?: () => void; readonly signal: AbortSignal },
-  ): Promise<void> {
-    const { client, logger } = this.#options;
-    const owner = { kind: 'Restore', name, uid, namespace } as const;
-    await cancelMovements(client, owner, { logger, ...options });
   }
 }

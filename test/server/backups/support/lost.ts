@@ -8,7 +8,7 @@ import type { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { RunsView } from '../../../../src/server/runs/watched-runs.ts';
 import type { ActionSessions, Buckets } from '../../../../src/server/backups/contract.ts';
 import { LostBackups, type RemoveSnapshots } from '../../../../src/server/backups/lost-backups.ts';
-import { backupOperationStore } from '../../../../src/server/backups/operation-store.ts';
+import { backupOperationStore } from '../../../../src/server/operations/operation-stores.ts';
 import { UnderWayNotes } from '../../../../src/server/backups/running-backups.ts';
 
 export interface LostOptions {

@@ -26,7 +26,7 @@ import { finalizeRestore } from '../../../../src/server/restores/finalize/finali
 import { RetryTimes } from '../../../../src/server/restores/finalize/retry-times.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
 import { RestoreLocations } from '../../../../src/server/restores/locations.ts';
-import { restoreOperationStore } from '../../../../src/server/restores/operation-store.ts';
+import { restoreOperationStore } from '../../../../src/server/operations/operation-stores.ts';
 import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
 import {
