@@ -19,6 +19,12 @@ export interface LeadingOptions extends Pick<Lead, 'client' | 'logger' | 'namesp
   readonly clock?: Clock | undefined;
 }
 
+export const leadOf = (
+  { client, logger, namespace, clock = systemClock }: LeadingOptions,
+  signal: AbortSignal,
+  assertLeading: () => void,
+): Lead => ({ client, logger, namespace, clock, signal, assertLeading });
+
 /** A period of leadership of a controller. */
 export interface Term {
   /** Runs until the signal aborts it. */
@@ -48,8 +54,7 @@ export abstract class LeadingController<T extends Term> implements ServerControl
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, namespace, clock = systemClock } = this.#options;
-    const term = this.begin({ client, logger, namespace, clock, signal, assertLeading });
+    const term = this.begin(leadOf(this.#options, signal, assertLeading));
     this.#now = term;
     try {
       await term.run();

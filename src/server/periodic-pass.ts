@@ -1,17 +1,12 @@
 import { Controller, type Result } from '../kube/index.ts';
-import type { Logger } from '../base/index.ts';
-
-export interface PeriodicPassOptions {
-  readonly logger: Logger;
-  readonly signal: AbortSignal;
-}
+import type { Lead } from './leading-controller.ts';
 
 /** Processes all objects of a kind: at the start, after `look()`, and on its own request. */
 export abstract class PeriodicPass {
   readonly #controller: Controller;
   readonly #signal: AbortSignal;
 
-  constructor(name: string, { logger, signal }: PeriodicPassOptions) {
+  constructor(name: string, { logger, signal }: Pick<Lead, 'logger' | 'signal'>) {
     this.#signal = signal;
     this.#controller = new Controller({
       name,

@@ -101,8 +101,8 @@ class DeletionRun {
   constructor(options: DeletionControllerOptions, lead: Lead) {
     this.#options = options;
     this.#lead = lead;
-    this.#writer = new RequestWriter({ ...options, ...lead });
-    this.#backups = new RequestedBackups({ ...options, ...lead });
+    this.#writer = new RequestWriter(lead);
+    this.#backups = new RequestedBackups({ ...options, lead });
     this.#requests = new WatchedKind({
       ...options,
       name: 'backup-deletion',

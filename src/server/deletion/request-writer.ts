@@ -1,14 +1,14 @@
-import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
+import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import {
   type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   DELETE_BACKUP_REQUESTS,
   isPassing,
-  type KubeClient,
   type Resource,
   validLabel,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { DeletionRequest } from './deletion-request.ts';
 
 /** Minimum time between two notes. Each note wakes every watcher of the request. */
@@ -40,26 +40,19 @@ class WaitingNote {
 
 export const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 
-export interface RequestWriterOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
-}
-
 /**
  * Writes into deletion requests during one period of leadership. All methods throw errors of the
  * API server, and `LEADERSHIP_LOST`.
  */
 export class RequestWriter {
-  readonly #options: RequestWriterOptions;
+  readonly #lead: Lead;
   /** Notes of requests that wait, by the UID of the request. */
   readonly #notes = new Map<string, WaitingNote>();
   /** UIDs of answered requests. The cache may not show the answer yet. */
   readonly #answered = new Set<string>();
 
-  constructor(options: RequestWriterOptions) {
-    this.#options = options;
+  constructor(lead: Lead) {
+    this.#lead = lead;
   }
 
   hasAnswered({ metadata }: DeletionRequest): boolean {
@@ -88,7 +81,7 @@ export class RequestWriter {
     const fields = { deleteBackupRequest: request.metadata.name, error };
     await this.#notes.get(request.metadata.uid)?.told();
     await this.fail(request, [error]);
-    this.#options.logger.error(fields, 'a backup is not deleted');
+    this.#lead.logger.error(fields, 'a backup is not deleted');
   }
 
   /** Writes why the backup still exists. */
@@ -103,7 +96,7 @@ export class RequestWriter {
   }
 
   async remove({ namespace, name, uid }: DeletionRequest['metadata']): Promise<void> {
-    const { client, assertLeading, signal } = this.#options;
+    const { client, assertLeading, signal } = this.#lead;
     assertLeading();
     await client.delete(REQUESTS, { namespace, name }, { uid, signal });
   }
@@ -129,7 +122,7 @@ export class RequestWriter {
       (text) => this.#patch(request, { status: { errors: [text] } }),
       (error) => {
         const about = { ...fields, error: messageOf(error) };
-        this.#options.logger.debug(about, 'what a deletion waits for could not be written down');
+        this.#lead.logger.debug(about, 'what a deletion waits for could not be written down');
       },
     );
   }
@@ -138,7 +131,7 @@ export class RequestWriter {
     { metadata }: DeletionRequest,
     patch: { metadata?: object; status: object },
   ): Promise<void> {
-    const { client, assertLeading, signal } = this.#options;
+    const { client, assertLeading, signal } = this.#lead;
     assertLeading();
     const body = { ...patch, metadata: { ...patch.metadata, uid: metadata.uid } };
     try {

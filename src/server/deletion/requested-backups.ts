@@ -1,29 +1,19 @@
-import type { Logger } from '../../base/index.ts';
-import {
-  type Backup,
-  BACKUP_STORAGE_LOCATIONS,
-  BACKUPS,
-  CONFIG_MAPS,
-  type KubeClient,
-} from '../../kube/index.ts';
+import { type Backup, BACKUP_STORAGE_LOCATIONS, BACKUPS, CONFIG_MAPS } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
 import { noteName } from '../backups/running-backups.ts';
+import type { Lead } from '../leading-controller.ts';
 import { isCanceled } from '../runs/user-cancel.ts';
 import { hasBegun } from './ownership.ts';
 import { DELETING, type Standing, standingOf } from './deletion-request.ts';
 import { readingOf, restoresOf, writingOf } from './restores.ts';
 
 export interface RequestedBackupsOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
+  readonly lead: Lead;
   /** Whether this server runs backups. If not, the deletion of a running backup is refused. */
   readonly isMadeHere: boolean;
   /** Time limit for the end of a backup that cannot be canceled any more. */
   readonly endingMsMax?: number;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
 }
 
 /** Our choice: a thaw takes at most ten minutes and is retried. Backups complete in minutes. */
@@ -44,12 +34,13 @@ export class RequestedBackups {
   }
 
   find(name: string): Promise<Backup | undefined> {
-    const { client, namespace, signal } = this.#options;
+    const { client, namespace, signal } = this.#options.lead;
     return client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
   }
 
   async standingOf(backup: Backup): Promise<Standing> {
-    const { client, namespace, isMadeHere, signal } = this.#options;
+    const { isMadeHere } = this.#options;
+    const { client, namespace, signal } = this.#options.lead;
     const { name } = backup.metadata;
     const location = await client.find(
       BACKUP_STORAGE_LOCATIONS,
@@ -70,7 +61,7 @@ export class RequestedBackups {
 
   /** Whether this server still cleans up after the run. False after the time limit. */
   async isEnding({ metadata: { uid } }: Backup): Promise<boolean> {
-    const { client, namespace, signal } = this.#options;
+    const { client, namespace, signal } = this.#options.lead;
     const fieldSelector = `metadata.name=${noteName(uid)}`;
     const notes = await client.list(CONFIG_MAPS, { namespace, fieldSelector, signal });
     if (notes.length === 0) return false;
@@ -79,7 +70,7 @@ export class RequestedBackups {
 
   async cancel(backup: Backup): Promise<void> {
     if (isCanceled(backup)) return;
-    const { client, logger, assertLeading, signal } = this.#options;
+    const { client, logger, assertLeading, signal } = this.#options.lead;
     assertLeading();
     const { uid, resourceVersion, name } = backup.metadata;
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
@@ -93,7 +84,7 @@ export class RequestedBackups {
 
   async markDeleting(backup: Backup): Promise<Backup> {
     if (phaseOf(backup) === DELETING) return backup;
-    const { client, assertLeading, signal } = this.#options;
+    const { client, assertLeading, signal } = this.#options.lead;
     assertLeading();
     const { uid, resourceVersion } = backup.metadata;
     const body = { metadata: { uid, resourceVersion }, status: { phase: DELETING } };

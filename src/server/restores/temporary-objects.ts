@@ -1,4 +1,4 @@
-import { HOUR_NS, isCode, type Logger, messageOf, MINUTE_NS } from '../../base/index.ts';
+import { HOUR_NS, isCode, messageOf, MINUTE_NS } from '../../base/index.ts';
 import {
   CONFIG_MAPS,
   type ConfigMap,
@@ -8,6 +8,7 @@ import {
   type Result,
   validLabel,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import { PeriodicPass } from '../periodic-pass.ts';
 import { phaseOf } from './restore-kind.ts';
 
@@ -15,10 +16,7 @@ import { phaseOf } from './restore-kind.ts';
 const RESTORE_UID = 'velero.io/restore-uid';
 const USAGE = 'velero.io/resource-usage=DataUpload';
 
-interface RemovalOptions {
-  readonly signal: AbortSignal;
-  readonly assertLeading: () => void;
-}
+type RemovalOptions = Pick<Lead, 'signal' | 'assertLeading'>;
 
 /**
  * Removes temporary objects of a restore: a ConfigMap for each DataUpload, which the actions of its
@@ -59,10 +57,8 @@ async function remove(
 const UNKNOWN_NS = 10n * MINUTE_NS;
 const SWEEP_MS = Number(HOUR_NS / 1_000_000n);
 
-export interface TemporaryObjectsOptions extends RemovalOptions {
-  readonly client: Pick<KubeClient, 'list' | 'delete' | 'clock'>;
-  readonly logger: Logger;
-  readonly namespace: string;
+export interface TemporaryObjectsOptions {
+  readonly lead: Lead;
   /** The current Restores. */
   readonly restores: () => readonly Restore[];
 }
@@ -76,12 +72,13 @@ export class TemporaryObjects extends PeriodicPass {
 
   /** Call {@link look} when a Restore has ended or is deleted. */
   constructor(options: TemporaryObjectsOptions) {
-    super('restore-leftovers', options);
+    super('restore-leftovers', options.lead);
     this.#options = options;
   }
 
   protected async sweep(): Promise<Result> {
-    const { client, logger, namespace, restores, signal } = this.#options;
+    const { lead, restores } = this.#options;
+    const { client, logger, namespace, signal } = lead;
     const again = { requeueAfterMs: SWEEP_MS };
     const found = await client.list(CONFIG_MAPS, { namespace, labelSelector: USAGE, signal });
     if (found.length === 0) return again;
@@ -95,7 +92,7 @@ export class TemporaryObjects extends PeriodicPass {
       const isOld = Date.parse(map.metadata.creationTimestamp ?? '') < oldMs;
       if (uid === '' || (restore ? !isOver(phaseOf(restore)) : !isOld)) continue;
       try {
-        await remove(client, map, this.#options);
+        await remove(client, map, lead);
       } catch (error) {
         signal.throwIfAborted();
         const fields = { configMap: map.metadata.name, error: messageOf(error) };

@@ -1,13 +1,13 @@
 import { RestoreArchive } from '../../archive/index.ts';
-import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
+import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import {
   Controller,
   isOver,
   keyOf,
-  type KubeClient,
   type Restore,
   type Result,
 } from '../../kube/index.ts';
+import type { Lead } from '../leading-controller.ts';
 import type { Buckets } from '../backups/contract.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
@@ -19,15 +19,12 @@ import { phaseOf, RESTORE_RESOURCE, statusOf, UNPUBLISHED } from './restore-kind
 const AGAIN_MS = 10 * 60_000;
 
 export interface UnpublishedRestoresOptions {
-  readonly client: Pick<KubeClient, 'patch'>;
+  readonly lead: Lead;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
   readonly writers: FileWriters;
-  readonly logger: Logger;
   /** The current Restores. */
   readonly restores: () => readonly Restore[];
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
   readonly againMs?: number | undefined;
 }
 
@@ -50,7 +47,7 @@ export class UnpublishedRestores {
     this.#controller = new Controller({
       name: 'restore-unpublished',
       workers: WORKERS,
-      logger: options.logger,
+      logger: options.lead.logger,
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -64,11 +61,12 @@ export class UnpublishedRestores {
 
   async run(): Promise<void> {
     this.look();
-    await this.#controller.run(this.#options.signal);
+    await this.#controller.run(this.#options.lead.signal);
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const { restores, locations, writers, logger, signal, againMs = AGAIN_MS } = this.#options;
+    const { restores, locations, writers, againMs = AGAIN_MS } = this.#options;
+    const { logger, signal } = this.#options.lead;
     const restore = restores().find(({ metadata }) => keyOf(metadata) === key);
     if (!restore || !isUnpublished(restore)) return undefined;
     const again = { requeueAfterMs: againMs };
@@ -89,7 +87,8 @@ export class UnpublishedRestores {
 
   /** False if the bucket refuses some files. The cluster still keeps them. */
   async #publish(restore: Restore): Promise<boolean> {
-    const { client, buckets, locations, assertLeading, signal } = this.#options;
+    const { buckets, locations } = this.#options;
+    const { client, assertLeading, signal } = this.#options.lead;
     const { namespace, name, uid } = restore.metadata;
     const location = await locations.of(restore, signal);
     await using opened = await buckets.open(location, signal, { name, uid });

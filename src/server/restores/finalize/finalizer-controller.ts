@@ -8,6 +8,7 @@ import {
   type Restore,
 } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
+import { leadOf } from '../../leading-controller.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import { patientClient } from '../../runs/api-outage.ts';
 import type { ServerController } from '../../server.ts';
@@ -63,8 +64,8 @@ export class RestoreFinalizerController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, host, namespace, restores, buckets, locations, writers } =
-      this.#options;
+    const { client, logger, host, restores, buckets, locations, writers } = this.#options;
+    const lead = leadOf(this.#options, signal, assertLeading);
     const { watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations, writers });
@@ -75,11 +76,8 @@ export class RestoreFinalizerController implements ServerController {
     // Hooks must survive an outage of the API server.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
-      client,
-      logger,
+      lead,
       files,
-      signal,
-      assertLeading,
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       ...(watch && { watch }),
       onOver: (key) => {
@@ -110,23 +108,14 @@ export class RestoreFinalizerController implements ServerController {
         await writers.run(restore.metadata.uid, () => giveUp(restore, reason, parts));
       },
     });
-    const temporary = new TemporaryObjects({
-      client,
-      logger,
-      namespace,
-      signal,
-      assertLeading,
-      restores: () => watched.cache.list(),
-    });
+    const known = (): readonly Restore[] => watched.cache.list();
+    const temporary = new TemporaryObjects({ lead, restores: known });
     const unpublished = new UnpublishedRestores({
-      client,
+      lead,
       buckets,
       locations,
       writers,
-      logger,
-      signal,
-      assertLeading,
-      restores: () => watched.cache.list(),
+      restores: known,
       againMs: this.#options.unpublishedAgainMs,
     });
     watched.cache.onChange((after, before) => {

@@ -4,29 +4,26 @@ import {
   CodedError,
   createLimiter,
   isCode,
-  type Logger,
   mapLimited,
   messageOf,
   rfc3339Seconds,
 } from '../../../base/index.ts';
-import { keyOf, type KubeClient, type Restore } from '../../../kube/index.ts';
+import { keyOf, type Restore } from '../../../kube/index.ts';
 import { type PodWatch, RestoreHooks, watchRestoredPods } from '../../../restore/index.ts';
+import type { Lead } from '../../leading-controller.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { afterRunAbsent } from '../missing-sources.ts';
 import type { AfterRun, HookFailure } from '../contract.ts';
 import { isOurs } from '../restore-kind.ts';
 
 export interface FollowedHooksOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
+  readonly lead: Lead;
   readonly exec: PodExec;
   readonly files: Pick<AfterRunFiles, 'load' | 'change'>;
   /** The watch of a restore's pods; set in tests. */
   readonly watch?: (restore: Restore) => PodWatch & { run(signal: AbortSignal): Promise<void> };
   /** Called when all hooks of a Restore have ended and its file is stored. */
   readonly onOver: (key: string) => void;
-  readonly assertLeading: () => void;
-  readonly signal: AbortSignal;
   readonly againMs?: number;
 }
 
@@ -69,9 +66,9 @@ export class FollowedHooks {
   /** Begins to follow a Restore after its run. May be repeated. */
   begin(restore: Restore): void {
     const { uid } = restore.metadata;
-    if (this.#followed.has(uid) || this.#options.signal.aborted) return;
+    if (this.#followed.has(uid) || this.#options.lead.signal.aborted) return;
     const abort = new AbortController();
-    const signal = AbortSignal.any([abort.signal, this.#options.signal]);
+    const signal = AbortSignal.any([abort.signal, this.#options.lead.signal]);
     const end = this.#places.run(() => this.#follow(restore, signal));
     const unknown = { hooks: undefined, records: undefined };
     const followed = { abort, end, ...unknown, isExpired: false, isOver: false };
@@ -85,7 +82,8 @@ export class FollowedHooks {
    */
   async storeAgain(restore: Restore): Promise<void> {
     const { uid } = restore.metadata;
-    const { files, signal, assertLeading } = this.#options;
+    const { files } = this.#options;
+    const { signal, assertLeading } = this.#options.lead;
     const { isOver = false, records } = this.#followed.get(uid) ?? {};
     if (!isOver) return;
     if (records) {
@@ -117,7 +115,7 @@ export class FollowedHooks {
   }
 
   #endNow(hooks: RestoreHooks): void {
-    const { signal } = this.#options;
+    const { signal } = this.#options.lead;
     // The first `finish` gets the rejection, too.
     hooks.finish({ timeoutMs: 0, signal }).catch(() => undefined);
   }
@@ -136,7 +134,10 @@ export class FollowedHooks {
         const fields = { restore: name, error: messageOf(error) };
         // Log each error once, not every five seconds during a long outage.
         if (said !== fields.error) {
-          this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
+          this.#options.lead.logger.warn(
+            fields,
+            'hooks of a restore cannot be followed; tried again',
+          );
         }
         said = fields.error;
         await sleep(this.#options.againMs ?? AGAIN_MS, undefined, { signal }).catch(
@@ -151,7 +152,8 @@ export class FollowedHooks {
    * not run these hooks again.
    */
   async #once(restore: Restore, signal: AbortSignal): Promise<void> {
-    const { client, logger, exec, files, onOver } = this.#options;
+    const { exec, files, onOver } = this.#options;
+    const { client, logger } = this.#options.lead;
     const left = await files.load(restore, signal);
     // Only the file names the hooks, and it may return. The finalizer ends the restore otherwise.
     if (!left && isOurs(restore)) throw afterRunAbsent(restore.metadata.name);
@@ -209,7 +211,8 @@ export class FollowedHooks {
 
   /** Stores new records in the background, one call at a time. A call includes everything new. */
   #saver(restore: Restore, records: Records, signal: AbortSignal) {
-    const { files, logger, assertLeading, againMs = AGAIN_MS } = this.#options;
+    const { files, againMs = AGAIN_MS } = this.#options;
+    const { logger, assertLeading } = this.#options.lead;
     let working = Promise.resolve();
     let isWorking = false;
     // Set if storing has become impossible: missing or damaged file, or leadership lost.

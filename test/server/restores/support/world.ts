@@ -191,11 +191,15 @@ export class World extends AfterRunWorld {
     const stored = { ...places, client, namespace: 'velero', logger: silentLogger };
     const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
     const hooks = new FollowedHooks({
-      client: client as KubeClient,
-      logger: silentLogger,
+      lead: {
+        client: client as KubeClient,
+        logger: silentLogger,
+        namespace: 'velero',
+        clock: this.clock,
+        assertLeading,
+        signal,
+      },
       files,
-      assertLeading,
-      signal,
       exec: async ({ pod, command }) => {
         const text = `${pod}: ${command.join(' ')}`;
         await outside(() => {
