@@ -63,7 +63,7 @@ export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.
 export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';
 export { HostSessions } from './backups/run/host-sessions.ts';
 export { backupOperationStore, restoreOperationStore } from './operations/operation-stores.ts';
-export { SharedBackups, type SharedBackupsOptions } from './backups/shared-backups.ts';
+export { SharedBackups } from './backups/shared-backups.ts';
 export { unsavedOperationsOf } from './backups/unsaved-operations.ts';
 export {
   OperationsController,
@@ -93,7 +93,7 @@ export {
 export { HostRestoreSessions } from './restores/run/host-sessions.ts';
 export { FileWriters } from './runs/file-writers.ts';
 export { RestoreLocations } from './restores/locations.ts';
-export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';
+export { SharedRestores } from './restores/shared-restores.ts';
 export {
   DeletionController,
   type DeletionControllerOptions,

@@ -1,10 +1,13 @@
 import { type Logger, untilAborted } from '../base/index.ts';
 import { Cache, type KubeClient, type KubeObject, type Resource } from '../kube/index.ts';
 
-export interface SharedObjectsOptions<T extends KubeObject> {
+export interface WatchPlace {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+}
+
+export interface SharedObjectsOptions<T extends KubeObject> extends WatchPlace {
   readonly resource: Resource<T>;
   /** Returns the part of an object to keep in memory. */
   readonly trim: (object: T) => T;

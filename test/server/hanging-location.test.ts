@@ -13,7 +13,7 @@ import {
   type NewObject,
 } from '../../src/kube/index.ts';
 import { BACKUP_RESOURCE } from '../../src/server/backups/backup-kind.ts';
-import { backupOperationStore } from '../../src/server/backups/operation-store.ts';
+import { backupOperationStore } from '../../src/server/operations/operation-stores.ts';
 import {
   FileWriters,
   FinalizerController,

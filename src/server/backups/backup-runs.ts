@@ -10,8 +10,7 @@ import {
 } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { withUntold } from '../operations/cancel-operations.ts';
-import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
-import { failedStatus } from '../runs/failed-status.ts';
+import { CANCELED, failedStatus, isCanceled } from '../runs/run-kind.ts';
 import { patiently } from '../runs/bucket-retries.ts';
 import { ActiveRuns } from '../runs/active-runs.ts';
 import type { Lead } from '../leading-controller.ts';

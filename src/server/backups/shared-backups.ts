@@ -1,40 +1,17 @@
-import type { Logger } from '../../base/index.ts';
-import { type Backup, isOver, type KubeClient, SYNCED_UID } from '../../kube/index.ts';
+import { type Backup, isOver, SYNCED_UID } from '../../kube/index.ts';
 import { FileWriters } from '../runs/file-writers.ts';
-import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
+import { SharedObjects, type WatchedObjects, type WatchPlace } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
-
-export interface SharedBackupsOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
-}
 
 export type WatchedBackups = WatchedObjects<Backup>;
 
-/** A watch of all Backups for all controllers. */
-export class SharedBackups {
+/** A watch of all Backups for all controllers. Reduces finished ones by {@link trimmed}. */
+export class SharedBackups extends SharedObjects<Backup> {
   /** Tracks the writers of backup files. */
   readonly writers = new FileWriters();
-  readonly #objects: SharedObjects<Backup>;
 
-  constructor(options: SharedBackupsOptions) {
-    this.#objects = new SharedObjects({ ...options, resource: BACKUP_RESOURCE, trim: trimmed });
-  }
-
-  /** Why the watch fails at present. */
-  get failure(): string | undefined {
-    return this.#objects.failure;
-  }
-
-  /** All Backups, finished ones reduced by {@link trimmed}; undefined without a watch. */
-  list(): readonly Backup[] | undefined {
-    return this.#objects.list();
-  }
-
-  /** Resolves after the first list, or an abort. */
-  open(signal: AbortSignal): Promise<WatchedBackups> {
-    return this.#objects.open(signal);
+  constructor(options: WatchPlace) {
+    super({ ...options, resource: BACKUP_RESOURCE, trim: trimmed });
   }
 }
 

@@ -3,7 +3,7 @@ import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
 import { noteName } from '../backups/running-backups.ts';
 import type { Lead } from '../leading-controller.ts';
-import { isCanceled } from '../runs/user-cancel.ts';
+import { isCanceled } from '../runs/run-kind.ts';
 import { hasBegun } from './ownership.ts';
 import { DELETING, type Standing, standingOf } from './deletion-request.ts';
 import { readingOf, restoresOf, writingOf } from './restores.ts';

@@ -21,8 +21,7 @@ import { journalAnnotations } from '../runs/journal-tries.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import { RESTORE_LOCATION, type RestoreLocations } from './locations.ts';
-import { CANCELED, isCanceled } from '../runs/user-cancel.ts';
-import { failedStatus } from '../runs/failed-status.ts';
+import { CANCELED, failedStatus, isCanceled } from '../runs/run-kind.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { isOurs, phaseOf, RESTORE_RUNS, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
@@ -196,7 +195,7 @@ class RestoresRun {
     if (this.#runs.hasKey(key)) return undefined;
     const restore = this.#restores.get(refOf(key));
     if (!restore || !isDeleted(restore)) return undefined;
-    const place = await this.#options.locations.placeOf(restore, this.#signal);
+    const place = await this.#options.locations.placeOf(restore, this.#lead.signal);
     return this.#places.run(place, async () => {
       await this.#deleted.remove(restore);
       return undefined;

@@ -1,37 +1,11 @@
-import type { Logger } from '../../base/index.ts';
-import { isOver, type KubeClient, type Restore } from '../../kube/index.ts';
-import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
+import { isOver, type Restore } from '../../kube/index.ts';
+import { SharedObjects, type WatchPlace } from '../shared-objects.ts';
 import { phaseOf, RESTORE_RESOURCE, UNPUBLISHED } from './restore-kind.ts';
 
-export interface SharedRestoresOptions {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
-}
-
-export type WatchedRestores = WatchedObjects<Restore>;
-
 /** A watch of all Restores for all controllers. */
-export class SharedRestores {
-  readonly #objects: SharedObjects<Restore>;
-
-  constructor(options: SharedRestoresOptions) {
-    this.#objects = new SharedObjects({ ...options, resource: RESTORE_RESOURCE, trim: trimmed });
-  }
-
-  /** Why the watch fails at present. */
-  get failure(): string | undefined {
-    return this.#objects.failure;
-  }
-
-  /** All Restores of the namespace; undefined without a watch. */
-  list(): readonly Restore[] | undefined {
-    return this.#objects.list();
-  }
-
-  /** Resolves after the first list, or an abort. */
-  open(signal: AbortSignal): Promise<WatchedRestores> {
-    return this.#objects.open(signal);
+export class SharedRestores extends SharedObjects<Restore> {
+  constructor(options: WatchPlace) {
+    super({ ...options, resource: RESTORE_RESOURCE, trim: trimmed });
   }
 }
 

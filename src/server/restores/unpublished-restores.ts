@@ -1,12 +1,6 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
-import {
-  Controller,
-  isOver,
-  keyOf,
-  type Restore,
-  type Result,
-} from '../../kube/index.ts';
+import { Controller, isOver, keyOf, type Restore, type Result } from '../../kube/index.ts';
 import type { Lead } from '../leading-controller.ts';
 import type { Buckets } from '../backups/contract.ts';
 import type { FileWriters } from '../runs/file-writers.ts';

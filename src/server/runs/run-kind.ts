@@ -1,5 +1,7 @@
+import { type Clock, rfc3339Seconds } from '../../base/index.ts';
 import type { KubeObject, Resource } from '../../kube/index.ts';
 import type { Subject } from '../../item-operations/index.ts';
+import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 import { isJournalSealed } from './journal-tries.ts';
 
 /** The meaning of each phase, by its name. Velero writes no such Events. */
@@ -56,3 +58,17 @@ export const subjectIn = <T extends Run>({ kind }: RunKind<T>, object: T): Subje
   const { name, uid } = object.metadata;
   return { kind, name, uid, isSealed: isJournalSealed(object) };
 };
+
+/** Whether a user ran `longshore backup cancel` or `longshore restore cancel`. */
+export const isCanceled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
+  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
+
+/** The `failureReason` of a canceled Backup or Restore. */
+export const CANCELED = 'canceled by user';
+
+/** The status of a Backup or Restore that has failed. */
+export const failedStatus = (failureReason: string, clock: Clock): object => ({
+  phase: 'Failed',
+  failureReason,
+  completionTimestamp: rfc3339Seconds(clock.nowNs()),
+});

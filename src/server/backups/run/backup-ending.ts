@@ -16,7 +16,11 @@ import {
 import { unfreezePods } from '../../../backup/index.ts';
 import { type OperationMap, orderedRecord } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import { cancelMovements, cancelOperations, withUntold } from '../../operations/cancel-operations.ts';
+import {
+  cancelMovements,
+  cancelOperations,
+  withUntold,
+} from '../../operations/cancel-operations.ts';
 import { endFailedRun, endingSignal } from '../../runs/cancel-signal.ts';
 import { patientClient } from '../../runs/api-outage.ts';
 import { subjectOf } from '../backup-kind.ts';

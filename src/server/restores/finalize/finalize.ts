@@ -44,7 +44,7 @@ import {
   subjectOf,
   UNPUBLISHED,
 } from '../restore-kind.ts';
-import { isCanceled } from '../../runs/user-cancel.ts';
+import { isCanceled } from '../../runs/run-kind.ts';
 import { removeJournals } from '../../runs/journal.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './provisioned-claims.ts';

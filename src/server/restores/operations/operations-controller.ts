@@ -14,7 +14,7 @@ import {
   type OperationsSettings,
 } from '../../operations/followed-operations.ts';
 import type { AskingSession } from '../../operations/plugin-progress.ts';
-import { isCanceled } from '../../runs/user-cancel.ts';
+import { isCanceled } from '../../runs/run-kind.ts';
 import type { ServerController } from '../../server.ts';
 import {
   ABSENT_SINCE,

@@ -2,7 +2,12 @@ import { RestoreArchive } from '../../../archive/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient, Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { intactResults, logText, mergedResults, resultsOf } from '../../operations/operation-results.ts';
+import {
+  intactResults,
+  logText,
+  mergedResults,
+  resultsOf,
+} from '../../operations/operation-results.ts';
 import {
   type OperationsStep,
   operationsStep,

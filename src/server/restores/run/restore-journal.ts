@@ -1,5 +1,9 @@
 import { z } from 'zod';
-import { restoreJournalFolder, type ScratchFile, type StoredBackup } from '../../../archive/index.ts';
+import {
+  restoreJournalFolder,
+  type ScratchFile,
+  type StoredBackup,
+} from '../../../archive/index.ts';
 import { CodedError, rfc3339Seconds } from '../../../base/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type {
