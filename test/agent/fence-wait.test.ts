@@ -3,7 +3,8 @@ import { MovementReconciler } from '../../src/agent/reconcile/reconciler.ts';
 import { fenceMsOf, moverOf, nameMover, revokeMover } from '../../src/agent/mover/named-mover.ts';
 import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { systemClock } from '../../src/base/index.ts';
-import { type DataDownload, NODES, type Pod } from '../../src/kube/index.ts';
+import { type DataDownload, NODES } from '../../src/kube/index.ts';
+import { aPod } from '../support/builders.ts';
 
 const FENCE_MS = 60_000;
 
@@ -130,7 +131,7 @@ it('waits as long as that mover was told, whatever this agent tells its own', as
 it("a mover's name goes with the time that its pod was told, and so does its end", () => {
   const movement = download('gone');
   const env = [{ name: 'LONGSHORE_FENCE_TIMEOUT', value: '7m30s' }];
-  const pod = { spec: { containers: [{ name: 'mover', env }] } } as unknown as Pod;
+  const pod = aPod({ spec: { containers: [{ name: 'mover', env }] } });
   expect(fenceMsOf(pod)).toBe(450_000);
   expect(fenceMsOf({ spec: { containers: [{ name: 'velero' }] } } as never)).toBeUndefined();
   nameMover(movement, { pod: 'p-3', node: 'n', fenceMs: fenceMsOf(pod) }, systemClock);

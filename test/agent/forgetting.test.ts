@@ -3,14 +3,15 @@ import { MovementReconciler } from '../../src/agent/reconcile/reconciler.ts';
 import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { systemClock } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
+import { aDownload } from '../support/builders.ts';
 
 describe('a CR that goes while it is looked at', () => {
   it('holds no place, and nothing of it is watched', async () => {
-    const movement = {
+    const movement = aDownload({
       metadata: { name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
       spec: { datamover: '' },
       status: { phase: 'InProgress', node: 'me' },
-    } as never as DataDownload;
+    });
     let isGone = false;
     let watches = 0;
     const listeners: ((after?: DataDownload, before?: DataDownload) => void)[] = [];

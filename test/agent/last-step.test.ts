@@ -2,13 +2,14 @@ import { describe, expect, it, vi } from 'vitest';
 import { MovementEnd } from '../../src/agent/reconcile/movement-end.ts';
 import { CodedError } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
+import { aDownload } from '../support/builders.ts';
 
 const DAY_MS = 86_400_000;
-const movement = {
+const movement = aDownload({
   metadata: { name: 'down', uid: 'u-1' },
   spec: {},
   status: { phase: 'InProgress', node: 'me' },
-} as never as DataDownload;
+});
 
 const over = { ...movement, status: { ...movement.status, phase: 'Canceled' } } as DataDownload;
 const other = { ...movement, metadata: { ...movement.metadata, uid: 'u-2' } };

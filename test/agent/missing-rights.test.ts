@@ -7,7 +7,8 @@ import { BackgroundTasks } from '../../src/agent/reconcile/background-tasks.ts';
 import { Slots } from '../../src/agent/reconcile/slots.ts';
 import { Memory } from '../../src/agent/reconcile/tracked-movements.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
-import type { DataDownload, Pod } from '../../src/kube/index.ts';
+import type { DataDownload } from '../../src/kube/index.ts';
+import { aPod } from '../support/builders.ts';
 
 const SIGNAL = new AbortController().signal;
 const down = (phase: string): DataDownload =>
@@ -16,7 +17,7 @@ const down = (phase: string): DataDownload =>
     spec: {},
     status: { phase, node: 'me' },
   }) as never;
-const pod = { metadata: { name: 'down', uid: 'p-1' }, spec: {}, status: {} } as never as Pod;
+const pod = aPod({ metadata: { name: 'down', uid: 'p-1' }, spec: {}, status: {} });
 /** As RBAC refuses. */
 const NO_RIGHT = 'it is forbidden: User "longshore" cannot do that';
 const denied = 'admission webhook "v.example.com" denied the request: forbidden';

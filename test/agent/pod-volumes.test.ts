@@ -15,6 +15,7 @@ import {
   waitFor,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { aPod } from '../support/builders.ts';
 
 const FINALIZER = 'velero.io/pod-volume-finalizer';
 const RESTORE_UID = '11111111-2222-3333-4444-555555555555';
@@ -327,8 +328,8 @@ describe('file-system backup', () => {
   it('one whose pod is gone, and one whose node has no agent, end; what is over loses its finalizer', async () => {
     const spec = { nodeName: 'nowhere', containers: [] };
     const metadata = { name: 'lost', namespace: 'app', uid: 'lost' };
-    await backUp('node-gone', { metadata, spec } as unknown as Pod, 'data');
-    await restore('pod-gone', { metadata, spec } as unknown as Pod, 'data', 'a');
+    await backUp('node-gone', aPod({ metadata, spec }), 'data');
+    await restore('pod-gone', aPod({ metadata, spec }), 'data', 'a');
     await cluster.client.create(POD_VOLUME_BACKUPS, {
       metadata: { name: 'synced', namespace: NAMESPACE, finalizers: ['example.com/x', FINALIZER] },
       spec: {
@@ -354,7 +355,7 @@ describe('file-system backup', () => {
   it('one that is canceled before anybody took it ends as Canceled, whatever node it is for', async () => {
     const spec = { nodeName: 'nowhere', containers: [] };
     const metadata = { name: 'lost', namespace: 'app', uid: 'lost' };
-    await backUp('cancel-me', { metadata, spec } as unknown as Pod, 'data', {
+    await backUp('cancel-me', aPod({ metadata, spec }), 'data', {
       spec: { cancel: true },
     });
     expect((await ended(POD_VOLUME_BACKUPS, 'cancel-me')).status?.phase).toBe('Canceled');

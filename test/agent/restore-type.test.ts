@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { downloads } from '../../src/agent/directions/downloads.ts';
 import { podVolumeRestores } from '../../src/agent/directions/pod-volumes.ts';
 import { type DataDownload, inPlaceConfig, type PodVolumeRestore } from '../../src/kube/index.ts';
+import { aDownload, aPodVolumeRestore } from '../support/builders.ts';
 
 /**
  * What servers of Velero 1.19 write for restores in place: understood, or refused by name, and
@@ -9,7 +10,7 @@ import { type DataDownload, inPlaceConfig, type PodVolumeRestore } from '../../s
  */
 
 const download = (restoreType: string | undefined, pv: string, more: object = {}): DataDownload =>
-  ({
+  aDownload({
     metadata: { name: 'd', namespace: 'velero' },
     spec: {
       snapshotID: 's',
@@ -20,7 +21,7 @@ const download = (restoreType: string | undefined, pv: string, more: object = {}
       ...(restoreType !== undefined && { restoreType }),
       ...more,
     },
-  }) as unknown as DataDownload;
+  });
 
 describe('a DataDownload', () => {
   const direction = downloads({} as never);
@@ -62,10 +63,10 @@ describe('a PodVolumeRestore', () => {
   const direction = podVolumeRestores({ exposer: {}, node: 'n' } as never);
   const problemOf = (given: PodVolumeRestore): string | undefined => direction.problemOf(given);
   const restore = (more: object): PodVolumeRestore =>
-    ({
+    aPodVolumeRestore({
       metadata: { name: 'r', namespace: 'velero' },
       spec: { snapshotID: 's', volume: 'v', pod: { namespace: 'app', name: 'p' }, ...more },
-    }) as unknown as PodVolumeRestore;
+    });
 
   it.each(['', 'full', 'incremental'])('of type %j writes over what is there', (restoreType) => {
     expect(problemOf(restore({ restoreType }))).toBeUndefined();

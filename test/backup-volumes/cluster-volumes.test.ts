@@ -11,12 +11,13 @@ import { podVolumeTimeoutMs } from '../../src/backup-volumes/timeouts.ts';
 import type { Backup, KubeClient, KubeObject } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import type { VolumeHelper } from '../../src/volume-policy/index.ts';
+import { aBackup } from '../support/builders.ts';
 
 const signal = new AbortController().signal;
-const BACKUP = {
+const BACKUP = aBackup({
   metadata: { name: 'b1', namespace: 'velero', uid: 'u1' },
   spec: {},
-} as unknown as Backup;
+});
 const pv = (name: string, spec: object = {}): KubeObject =>
   ({
     metadata: { name },

@@ -5,14 +5,15 @@ import {
   NativeSnapshots,
   zoneOf,
 } from '../../src/backup-volumes/native-snapshots.ts';
-import type { Backup, PersistentVolume } from '../../src/kube/index.ts';
+import type { PersistentVolume } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
+import { aBackup } from '../support/builders.ts';
 
 const signal = new AbortController().signal;
-const BACKUP = {
+const BACKUP = aBackup({
   metadata: { name: 'b1', uid: 'u1', labels: { team: 'x' } },
   spec: {},
-} as unknown as Backup;
+});
 const pv = (metadata: object = {}, spec: object = {}): PersistentVolume =>
   ({ metadata: { name: 'pv1', ...metadata }, spec }) as unknown as PersistentVolume;
 

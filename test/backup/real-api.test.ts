@@ -11,7 +11,6 @@ import {
 } from '../../src/backup/index.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import {
-  type Backup,
   CONFIG_MAPS,
   connectToCluster,
   Discovery,
@@ -22,6 +21,7 @@ import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createCrd, hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+import { aBackup } from '../support/builders.ts';
 
 const PORT_BASE = 24_700;
 
@@ -43,7 +43,7 @@ async function backUp(
   const stored: FinishedItem[] = [];
   await runBackup({
     ...shared,
-    backup: { metadata: { name: 'b' }, spec } as unknown as Backup,
+    backup: aBackup({ metadata: { name: 'b' }, spec }),
     items,
     actions: [],
     blockActions: [],

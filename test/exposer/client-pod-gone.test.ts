@@ -5,18 +5,19 @@ import {
   PodVolumeExposer,
   RESTORE_KIND,
 } from '../../src/exposer/index.ts';
-import type { Pod, PodVolumeRestore } from '../../src/kube/index.ts';
+import type { Pod } from '../../src/kube/index.ts';
+import { aPod, aPodVolumeRestore } from '../support/builders.ts';
 
-const movement = {
+const movement = aPodVolumeRestore({
   metadata: { name: 'm' },
   spec: { pod: { namespace: 'app', name: 'web', uid: 'pod-1' }, volume: 'v' },
-} as unknown as PodVolumeRestore;
+});
 const pod = (more: object = {}, metadata: object = {}): Pod =>
-  ({
+  aPod({
     metadata: { name: 'web', namespace: 'app', uid: 'pod-1', ...metadata },
     spec: { nodeName: 'node-1', containers: [] },
     status: { phase: 'Running', ...more },
-  }) as unknown as Pod;
+  });
 const look = async (
   found: Pod | undefined,
   kind: 'backup' | 'restore',

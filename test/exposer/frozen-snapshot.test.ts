@@ -2,15 +2,16 @@ import { describe, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import type { ExposerOptions } from '../../src/exposer/index.ts';
 import { SnapshotHandover } from '../../src/exposer/snapshot-handover.ts';
-import type { DataUpload, KubeObject, ObjectRef, Resource } from '../../src/kube/index.ts';
+import type { KubeObject, ObjectRef, Resource } from '../../src/kube/index.ts';
+import { anUpload } from '../support/builders.ts';
 
 const MADE = '2026-01-01T00:10:00Z';
 const NS = 1_000_000;
 const nsOf = (time: string): number => Date.parse(time) * NS;
-const upload = {
+const upload = anUpload({
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1' },
   spec: { sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'snap', storageClass: 'c' } },
-} as unknown as DataUpload;
+});
 
 /** As much of an API server as the hand-over asks for. */
 class Objects {

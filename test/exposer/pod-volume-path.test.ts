@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { findPodVolume } from '../../src/exposer/pod-volume-path.ts';
-import type { KubeClient, Pod } from '../../src/kube/index.ts';
+import type { KubeClient } from '../../src/kube/index.ts';
+import { aPod } from '../support/builders.ts';
 
 const volumes = [
   { name: 'claimed', persistentVolumeClaim: { claimName: 'data' } },
@@ -19,10 +20,10 @@ const volumes = [
   { name: 'settings', configMap: { name: 'x' } },
   { name: 'new-kind', somethingNew: { a: 1 } },
 ];
-const pod = {
+const pod = aPod({
   metadata: { name: 'web-0', namespace: 'app', uid: 'pod-1' },
   spec: { containers: [], volumes },
-} as unknown as Pod;
+});
 const claim = (volumeName: string, more: object = {}): object => ({
   spec: { volumeName, resources: { requests: { storage: '3Gi' } }, ...more },
 });

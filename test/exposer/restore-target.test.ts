@@ -1,17 +1,18 @@
 import { describe, expect, it } from 'vitest';
 import { restoreTargetOf } from '../../src/exposer/index.ts';
-import type { Pod, PodVolumeRestore } from '../../src/kube/index.ts';
+import type { Pod } from '../../src/kube/index.ts';
+import { aPod, aPodVolumeRestore } from '../support/builders.ts';
 
-const restore = {
+const restore = aPodVolumeRestore({
   spec: { pod: { namespace: 'app', name: 'web-0', uid: 'pod-1' }, volume: 'data' },
-} as unknown as PodVolumeRestore;
+});
 const running = { state: { running: {} } };
 const waiting = { name: 'restore-wait', ...running };
 const pod = (
   status: object,
   { metadata = {}, spec = {} }: { metadata?: object; spec?: object } = {},
 ): Pod =>
-  ({
+  aPod({
     metadata: { name: 'web-0', namespace: 'app', uid: 'pod-1', ...metadata },
     spec: {
       nodeName: 'me',
@@ -20,7 +21,7 @@ const pod = (
       ...spec,
     },
     status: { phase: 'Pending', ...status },
-  }) as unknown as Pod;
+  });
 const initContainerStatuses = [{ name: 'first', state: {} }, waiting];
 
 describe('whether a restore into a volume of a pod may begin', () => {

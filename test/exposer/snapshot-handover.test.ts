@@ -17,6 +17,7 @@ import {
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 import { hasRealCsi, type Part, RealCsi, SNAPSHOT_CLASS } from '../support/real-csi.ts';
 import { withCalls } from '../support/with-calls.ts';
+import { anUpload } from '../support/builders.ts';
 
 const PARTS = ['snapshot-controller', 'csi-snapshotter'] as const;
 
@@ -42,10 +43,10 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
   }, 60_000);
 
   const uploadOf = (name: string): DataUpload =>
-    ({
+    anUpload({
       metadata: { name, namespace: 'velero', uid: `uid-of-${name}` },
       spec: { sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: name, storageClass: 'dir' } },
-    }) as unknown as DataUpload;
+    });
   async function readySnapshot(name: string): Promise<VolumeSnapshot> {
     const ref = { namespace: 'app', name };
     if (await client.find(VOLUME_SNAPSHOTS, ref)) return client.get(VOLUME_SNAPSHOTS, ref);

@@ -6,9 +6,10 @@ import {
   PodVolumeExposer,
   RESTORE_KIND,
 } from '../../src/exposer/index.ts';
-import { DAEMON_SETS, NODES, type PodVolumeRestore } from '../../src/kube/index.ts';
+import { DAEMON_SETS, NODES } from '../../src/kube/index.ts';
+import { aPodVolumeRestore } from '../support/builders.ts';
 
-const movement = {
+const movement = aPodVolumeRestore({
   metadata: { name: 'm', namespace: 'velero', uid: 'm-1' },
   spec: {
     pod: { namespace: 'app', name: 'web', uid: 'w-1' },
@@ -16,7 +17,7 @@ const movement = {
     backupStorageLocation: 'default',
     snapshotID: 's',
   },
-} as unknown as PodVolumeRestore;
+});
 const starting = { state: { waiting: { reason: 'PodInitializing' } } };
 const running = { state: { running: {} } };
 const ended = { state: { terminated: { exitCode: 0 } } };

@@ -2,11 +2,12 @@ import { expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../src/base/index.ts';
 import { CsiSnapshotExposer, type ExposerOptions } from '../../src/exposer/index.ts';
 import type { DataUpload, KubeObject, ObjectRef, Resource } from '../../src/kube/index.ts';
+import { anUpload } from '../support/builders.ts';
 
-const upload = {
+const upload = anUpload({
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1' },
   spec: { sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'snap', storageClass: 'c' } },
-} as unknown as DataUpload;
+});
 
 it('the snapshot stays until the volume that was made of it is gone, also one that was bound late', async () => {
   const claim = {

@@ -6,11 +6,11 @@ import type {
   PersistentVolume,
   PersistentVolumeClaim,
   Resource,
-  Restore,
 } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import type { VolumeFacts } from '../../src/restore-volumes/index.ts';
 import { RestoredVolumes, type VolumeFact } from '../../src/restore-volumes/index.ts';
+import { aRestore } from '../support/builders.ts';
 
 const { signal } = new AbortController();
 const NATIVE = {
@@ -69,7 +69,7 @@ class World {
       terminatingMs = 50,
     }: { mapping?: Record<string, string>; terminatingMs?: number } = {},
   ) {
-    const restore = {
+    const restore = aRestore({
       metadata: {
         name: 'r',
         namespace: 'velero',
@@ -77,7 +77,7 @@ class World {
         creationTimestamp: '2026-11-26T11:59:00Z',
       },
       spec: { backupName: 'b', namespaceMapping: mapping ?? {} },
-    } as unknown as Restore;
+    });
     const log = (level: string) => (message: string) => {
       if (level !== 'info') this.lines.push(`${level}: ${message}`);
     };

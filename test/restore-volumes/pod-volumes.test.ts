@@ -15,15 +15,16 @@ import {
   PodVolumeRestores,
   waitContainerAction,
 } from '../../src/restore-volumes/index.ts';
+import { aPod, aPodVolumeBackup, aRestore } from '../support/builders.ts';
 
 const { signal } = new AbortController();
 const restoreOf = (spec: object = {}): Restore =>
-  ({
+  aRestore({
     metadata: { name: 'r1', namespace: 'velero', uid: 'restore-uid' },
     spec,
-  }) as unknown as Restore;
+  });
 const podOf = (spec: object = {}, metadata: object = {}): Pod =>
-  ({
+  aPod({
     metadata: { name: 'p', namespace: 'copy', uid: 'pod-uid', ...metadata },
     spec: {
       containers: [{ name: 'c', image: 'i' }],
@@ -34,9 +35,9 @@ const podOf = (spec: object = {}, metadata: object = {}): Pod =>
       ],
       ...spec,
     },
-  }) as unknown as Pod;
+  });
 const backupOf = (volume: string, more: object = {}, status: object = {}): PodVolumeBackup =>
-  ({
+  aPodVolumeBackup({
     metadata: { name: `pvb-${volume}` },
     spec: { pod: { namespace: 'app', name: 'p' }, volume, uploaderType: 'kopia', ...more },
     status: {
@@ -45,7 +46,7 @@ const backupOf = (volume: string, more: object = {}, status: object = {}): PodVo
       progress: { totalBytes: 9 },
       ...status,
     },
-  }) as unknown as PodVolumeBackup;
+  });
 const BACKUPS = [backupOf('data'), backupOf('empty'), backupOf('token')];
 
 describe('volumes of a pod that have a backup of their files', () => {
@@ -415,10 +416,10 @@ describe('PodVolumeRestores', () => {
 
 describe('files of a claim of several pods', () => {
   const claim = { annotations: { 'velero.io/pvc-name': 'claim' } };
-  const shared = {
+  const shared = aPodVolumeBackup({
     ...backupOf('data'),
     metadata: { name: 'pvb', ...claim },
-  } as unknown as PodVolumeBackup;
+  });
   const other = podOf(
     { volumes: [{ name: 'theirs', persistentVolumeClaim: { claimName: 'claim' } }] },
     { name: 'other' },

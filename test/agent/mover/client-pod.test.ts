@@ -3,16 +3,17 @@ import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
 import { loadParents } from '../../../src/agent/mover/client-pod.ts';
 import { silentLogger } from '../../../src/base/index.ts';
-import type { Pod, PodVolumeBackup } from '../../../src/kube/index.ts';
+import type { PodVolumeBackup } from '../../../src/kube/index.ts';
+import { aPod, aPodVolumeBackup } from '../../support/builders.ts';
 
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 
 const PVC_UID = 'velero.io/pvc-uid';
-const pod = { metadata: { name: 'web-0', namespace: 'app' }, spec: {} } as unknown as Pod;
+const pod = aPod({ metadata: { name: 'web-0', namespace: 'app' }, spec: {} });
 
 const backupOf = (index: number, podName: string, podUid: string, labels = {}): PodVolumeBackup =>
-  ({
+  aPodVolumeBackup({
     metadata: { name: `pvb-${index}`, namespace: 'velero', uid: `uid-${index}`, labels },
     spec: {
       volume: 'cache',
@@ -25,7 +26,7 @@ const backupOf = (index: number, podName: string, podUid: string, labels = {}): 
       snapshotID: `snapshot-${index}`,
       startTimestamp: new Date(1_700_000_000_000 + index * 1000).toISOString(),
     },
-  }) as unknown as PodVolumeBackup;
+  });
 
 /**
  * Namespaces with as many PodVolumeBackups as are wanted, which are made when their page is asked

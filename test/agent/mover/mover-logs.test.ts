@@ -7,10 +7,10 @@ import {
 } from '../../../src/agent/mover/mover-logs.ts';
 import type { Movement } from '../../../src/agent/movement.ts';
 import { CodedError, type Logger, silentLogger, systemClock } from '../../../src/base/index.ts';
-import type { Pod } from '../../../src/kube/index.ts';
+import { aPod } from '../../support/builders.ts';
 
 const MIB = 1 << 20;
-const POD = { metadata: { name: 'p', uid: 'p-1' }, spec: { nodeName: 'node-1' } } as never as Pod;
+const POD = aPod({ metadata: { name: 'p', uid: 'p-1' }, spec: { nodeName: 'node-1' } });
 
 const upload = (over: object = {}, name = 'up'): Movement =>
   ({

@@ -4,6 +4,7 @@ import { stopMover } from '../../../src/agent/mover/stopped-mover.ts';
 import { moverOf } from '../../../src/agent/mover/named-mover.ts';
 import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
 import { type DataDownload, inPlaceConfig, type Pod } from '../../../src/kube/index.ts';
+import { aDownload } from '../../support/builders.ts';
 
 const FENCE_MS = 60_000;
 const MARGIN_MS = 15_000;
@@ -18,7 +19,7 @@ function failedOne({
   conflicts = 0,
 }) {
   const named = { generation: 3, node: 'n', namedAt: '2026-01-01T00:00:00Z', fenceMs: FENCE_MS };
-  const download = {
+  const download = aDownload({
     metadata: {
       name: 'd',
       namespace: 'velero',
@@ -32,7 +33,7 @@ function failedOne({
       dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
     },
     status: { phase: 'Canceling' },
-  } as unknown as DataDownload;
+  });
   const calls: string[] = [];
   // Before and after it is deleted.
   const [first, ...later] = pods as Pod[];

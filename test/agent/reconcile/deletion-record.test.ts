@@ -7,9 +7,10 @@ import {
 import { CONFIG_MAPS, type DataUpload, type KubeClient } from '../../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { recordingLogger } from '../../support/repositories.ts';
+import { anUpload } from '../../support/builders.ts';
 
 const upload = (snapshotID: string, spec: object = {}, metadata: object = {}): DataUpload =>
-  ({
+  anUpload({
     metadata: {
       name: 'b1-x7k2p',
       namespace: NAMESPACE,
@@ -34,7 +35,7 @@ const upload = (snapshotID: string, spec: object = {}, metadata: object = {}): D
       ...spec,
     },
     status: { phase: 'Completed', snapshotID },
-  }) as unknown as DataUpload;
+  });
 
 describe("what Velero's deletion of a backup lists", () => {
   it("is a ConfigMap as its own mover's uploads get, and goes with the backup", () => {

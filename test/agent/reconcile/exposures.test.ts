@@ -5,12 +5,13 @@ import { Slots } from '../../../src/agent/reconcile/slots.ts';
 import { Memory } from '../../../src/agent/reconcile/tracked-movements.ts';
 import { CodedError } from '../../../src/base/index.ts';
 import type { DataUpload } from '../../../src/kube/index.ts';
+import { anUpload } from '../../support/builders.ts';
 
-const up = {
+const up = anUpload({
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1' },
   spec: {},
   status: { phase: 'Accepted' },
-} as never as DataUpload;
+});
 const passing = new CodedError('KUBE_UNAVAILABLE', 'failed calling webhook', { retry: 'backoff' });
 
 describe('a volume that is tried to be made available again and again', () => {

@@ -3,12 +3,13 @@ import { MovementWriter } from '../../../src/agent/reconcile/movement-writer.ts'
 import { Memory } from '../../../src/agent/reconcile/tracked-movements.ts';
 import { CodedError, systemClock } from '../../../src/base/index.ts';
 import type { DataUpload, KubeClient } from '../../../src/kube/index.ts';
+import { anUpload } from '../../support/builders.ts';
 
-const up = {
+const up = anUpload({
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
   spec: {},
   status: { phase: 'Accepted' },
-} as never as DataUpload;
+});
 
 describe('an API server that takes no writes', () => {
   beforeEach(() => void vi.useFakeTimers({ toFake: ['performance'] }));

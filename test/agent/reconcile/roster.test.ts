@@ -2,14 +2,15 @@ import { describe, expect, it } from 'vitest';
 import { Roster } from '../../../src/agent/reconcile/roster.ts';
 import { Slots } from '../../../src/agent/reconcile/slots.ts';
 import type { Cache, Listener, Pod } from '../../../src/kube/index.ts';
+import { aPod } from '../../support/builders.ts';
 
 const pod = (node: string, more: object = {}): Pod =>
-  ({
+  aPod({
     metadata: { name: `agent-${node}` },
     spec: { nodeName: node, containers: [] },
     status: { phase: 'Running', conditions: [{ type: 'Ready', status: 'True' }] },
     ...more,
-  }) as unknown as Pod;
+  });
 /** A cache that tells of these, and of more later. */
 const tell = (pods: readonly Pod[], later: Listener<Pod>[] = []): Pick<Cache<Pod>, 'onChange'> => ({
   onChange: (listener) => {

@@ -5,6 +5,7 @@ import { Memory } from '../../../src/agent/reconcile/tracked-movements.ts';
 import { AgentTurns } from '../../../src/agent/reconcile/agent-turns.ts';
 import { silentLogger } from '../../../src/base/index.ts';
 import type { DataUpload } from '../../../src/kube/index.ts';
+import { anUpload } from '../../support/builders.ts';
 
 const TAKEOVER_MS = 400;
 
@@ -12,11 +13,11 @@ it('what an agent takes back that is not ready, and yet at work, is left with it
   const memory = new Memory<DataUpload>([]);
   const roster = { version: 1, rank: () => 0, isAlive: (node: string) => node === 'me' };
   const hearing = { isAway: false, backMs: Infinity };
-  const movement = {
+  const movement = anUpload({
     metadata: { name: 'up', uid: 'u-1' },
     spec: {},
     status: { phase: 'InProgress', node: 'other' },
-  } as never as DataUpload;
+  });
   let takeovers = 0;
   const takeover = new Takeover<DataUpload>({
     direction: { name: 'upload', noun: 'data upload' },

@@ -10,6 +10,7 @@ import type { StatusWorld } from '../../../src/agent/status/status.ts';
 import type { Movement } from '../../../src/agent/movement.ts';
 import { CodedError } from '../../../src/base/index.ts';
 import type { KubeClient, Node, Pod } from '../../../src/kube/index.ts';
+import { aPod } from '../../support/builders.ts';
 
 const time = (second: number): string => new Date(second * 1000).toISOString();
 
@@ -49,11 +50,11 @@ const group = (name: string, movers: string, config: object = {}, wanted = 2): A
   isOwn: false,
 });
 const agent = (role: string, nodeName: string, more: object = {}): Pod =>
-  ({
+  aPod({
     metadata: { name: `${role}-${nodeName}`, labels: { role }, ...more },
     spec: { nodeName, containers: [] },
     status: { phase: 'Running' },
-  }) as unknown as Pod;
+  });
 const node = (name: string, labels: object = {}): Node =>
   ({ metadata: { name, labels } }) as unknown as Node;
 
@@ -319,11 +320,11 @@ describe('what an operation waits for', () => {
 
   it('its pod, its claim, or its snapshot', () => {
     const hosting = (name: string, status: object): Pod =>
-      ({
+      aPod({
         metadata: { name, labels: { 'velero.io/exposer-pod-group': 'snapshot-exposer' } },
         spec: { containers: [], nodeName: 'n-1' },
         status,
-      }) as unknown as Pod;
+      });
     const accepted = { phase: 'Accepted', acceptedByNode: 'n-1' };
     const movements = [
       upload('early', accepted),

@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { openObjectActions } from '../../../src/backup/index.ts';
 import { CodedError } from '../../../src/base/index.ts';
-import type { Backup, KubeObject } from '../../../src/kube/index.ts';
+import type { KubeObject } from '../../../src/kube/index.ts';
+import { aBackup } from '../../support/builders.ts';
 
-const BACKUP = { metadata: { name: 'b1', uid: 'u' }, spec: {} } as unknown as Backup;
+const BACKUP = aBackup({ metadata: { name: 'b1', uid: 'u' }, spec: {} });
 const context = { signal: new AbortController().signal };
 
 function opened(bindings: object[] = [], fail: () => CodedError | undefined = () => undefined) {

@@ -18,6 +18,7 @@ import {
 import { asError, CanceledError, CodedError } from '../../../src/base/index.ts';
 import type { Backup, BackupSpec, KubeObject } from '../../../src/kube/index.ts';
 import { FakeCluster, named, refusal } from '../support/cluster.ts';
+import { aBackup } from '../../support/builders.ts';
 
 const spools: Spool[] = [];
 afterEach(async () => {
@@ -463,7 +464,7 @@ describe('actions', () => {
       { includedResources: ['configmaps'] },
     );
     const spec = { includedNamespaces: [namespace] };
-    const backup = { metadata: { name: 'b', namespace: 'velero' }, spec } as unknown as Backup;
+    const backup = aBackup({ metadata: { name: 'b', namespace: 'velero' }, spec });
     const { sink } = await run({ cluster, actions: [names], spec, more: { backup, ...more } });
     expect(sink.files.has('resources/pods/namespaces/b/q.json')).toBe(isThere);
   });

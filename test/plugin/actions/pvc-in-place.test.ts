@@ -19,6 +19,7 @@ import {
 import { isInPlaceOperation, type OpenActions, openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+import { aPod } from '../../support/builders.ts';
 
 /** What becomes of a PVC that is there, with `existingVolumeDataPolicy`. */
 
@@ -177,13 +178,13 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
 });
 
 const userOf = (name: string): Pod =>
-  ({
+  aPod({
     metadata: { name, namespace: APP },
     spec: {
       containers: [{ name: 'c', image: 'i' }],
       volumes: [{ name: 'v', persistentVolumeClaim: { claimName: pvc.metadata.name } }],
     },
-  }) as unknown as Pod;
+  });
 
 it('removes files that the backup does not have where deleteExtraFiles says so', async () => {
   const restore = newRestore({ uploaderConfig: { deleteExtraFiles: true } });

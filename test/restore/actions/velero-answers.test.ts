@@ -4,6 +4,7 @@ import { exactJson, isCode, messageOf, parseJsonExact } from '../../../src/base/
 import type { KubeObject, Restore } from '../../../src/kube/index.ts';
 import { openRestoreActions } from '../../../src/restore/index.ts';
 import { type ActionCase, CASES } from '../../golden/restore-actions/cases.ts';
+import { aRestore } from '../../support/builders.ts';
 
 interface Answer {
   readonly error?: string;
@@ -122,7 +123,7 @@ it.each([
   );
   const given = parseJsonExact(text) as KubeObject;
   const item = { ...given, metadata: { name: 'x', namespace: 'app' } } as KubeObject;
-  const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+  const input = { item, itemFromBackup: item, restore: aRestore({ spec: {} }) };
   const output = await action?.execute(input, { signal });
   expect(exactJson(output?.item)).toBe(exactJson(item));
 });
@@ -143,7 +144,7 @@ describe('where Velero is wrong', () => {
       metadata: { name: 'robot-token-a', namespace: 'app' },
       type: 'kubernetes.io/service-account-token',
     } as unknown as KubeObject;
-    const restore = { spec: { namespaceMapping: { app: 'app-2' } } } as unknown as Restore;
+    const restore = aRestore({ spec: { namespaceMapping: { app: 'app-2' } } });
     const input = { item, itemFromBackup: item, restore };
     expect(await action?.execute(input, { signal })).toEqual({ isSkipped: true });
     expect(asked).toEqual(['app-2']);
@@ -161,7 +162,7 @@ describe('where Velero is wrong', () => {
       metadata: { name: 'p' },
       spec: { containers: [{ image: 'abc' }] },
     } as unknown as KubeObject;
-    const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+    const input = { item, itemFromBackup: item, restore: aRestore({ spec: {} }) };
     expect((await action?.execute(input, { signal }))?.item).toEqual(item);
   });
 
@@ -171,7 +172,7 @@ describe('where Velero is wrong', () => {
     );
     const spec = { containers: [{ name: 'a' }], ephemeralContainers: [{ name: 'debugger' }] };
     const item = { kind: 'Pod', metadata: { name: 'p' }, spec } as unknown as KubeObject;
-    const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+    const input = { item, itemFromBackup: item, restore: aRestore({ spec: {} }) };
     const output = await action?.execute(input, { signal });
     expect(output?.item).toMatchObject({ spec: { containers: [{ name: 'a' }] } });
     expect(output?.item).not.toHaveProperty('spec.ephemeralContainers');
@@ -182,7 +183,7 @@ describe('where Velero is wrong', () => {
     const actions = openRestoreActions(client as never, 'velero');
     const action = actions.find(({ name }) => name === 'velero.io/change-storage-class');
     const item = { metadata: { name: 'p' } } as unknown as KubeObject;
-    const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+    const input = { item, itemFromBackup: item, restore: aRestore({ spec: {} }) };
     const failure = await action?.execute(input, { signal }).catch((error: unknown) => error);
     expect(isCode(failure, 'AMBIGUOUS_CONFIG')).toBe(false);
     expect(messageOf(failure)).toBe('no answer');

@@ -2,10 +2,11 @@ import { Registry } from 'prom-client';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Backup } from '../../../src/kube/index.ts';
 import { BackupMetrics } from '../../../src/server/index.ts';
+import { aBackup } from '../../support/builders.ts';
 
 /** A Backup in a phase, optionally of a schedule. */
 const backupOf = (name: string, status: object, schedule = ''): Backup =>
-  ({
+  aBackup({
     metadata: {
       name,
       uid: name,
@@ -13,7 +14,7 @@ const backupOf = (name: string, status: object, schedule = ''): Backup =>
     },
     spec: {},
     status,
-  }) as unknown as Backup;
+  });
 
 describe('metrics of backups', () => {
   let registry: Registry;

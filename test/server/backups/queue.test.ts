@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Backup } from '../../../src/kube/index.ts';
 import { planQueue } from '../../../src/server/backups/queue.ts';
 import { cpuMsOf } from '../../support/cpu-time.ts';
+import { aBackup } from '../../support/builders.ts';
 
 const NAMESPACES = ['a', 'b', 'c'];
 
@@ -14,7 +15,7 @@ function backup(
     age = 0,
   }: { phase?: string; spaces?: string[]; position?: number; age?: number } = {},
 ): Backup {
-  return {
+  return aBackup({
     metadata: {
       name,
       uid: name,
@@ -22,7 +23,7 @@ function backup(
     },
     spec: { includedNamespaces: spaces },
     status: { phase, ...(position !== undefined && { queuePosition: position }) },
-  } as unknown as Backup;
+  });
 }
 
 const plan = (backups: Backup[], runningMax = 1): string[] =>

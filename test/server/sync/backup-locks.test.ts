@@ -5,6 +5,7 @@ import type { Backup } from '../../../src/kube/index.ts';
 import { BackupLocks } from '../../../src/server/sync/backup-locks.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { recordingLogger } from '../../support/repositories.ts';
+import { aBackup } from '../../support/builders.ts';
 
 const NOW_NS = parseGoTime('2026-11-27T08:00:00Z');
 const DAY_NS = 24n * HOUR_NS;
@@ -32,7 +33,7 @@ class LockingBucket extends MemoryBucket {
 }
 
 const backup = (name: string, days: number, phase = 'Completed'): Backup =>
-  ({
+  aBackup({
     metadata: { name, namespace: 'velero', uid: `uid-${name}` },
     spec: { storageLocation: 'default' },
     status: {
@@ -40,7 +41,7 @@ const backup = (name: string, days: number, phase = 'Completed'): Backup =>
       startTimestamp: rfc3339Seconds(NOW_NS - DAY_NS),
       expiration: rfc3339Seconds(NOW_NS + BigInt(days) * DAY_NS),
     },
-  }) as unknown as Backup;
+  });
 
 async function world(...names: string[]) {
   const bucket = new LockingBucket();

@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { silentLogger } from '../../../../src/base/index.ts';
-import type { Backup, KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
 import { openActions } from '../../../../src/plugin/index.ts';
 import { SharedLook } from '../../../../src/plugin/actions/movements/shared-reads.ts';
+import { aBackup } from '../../../support/builders.ts';
 
 const OWNER = { namespace: 'velero', uid: 'u' };
 const never = new AbortController().signal;
@@ -85,7 +86,7 @@ describe('a look at many operations of one backup', () => {
 });
 
 describe('actions that are asked for 200 operations', () => {
-  const BACKUP = { metadata: { name: 'b', ...OWNER }, spec: {} } as unknown as Backup;
+  const BACKUP = aBackup({ metadata: { name: 'b', ...OWNER }, spec: {} });
   const requests: string[] = [];
   const named = (name: string): KubeObject =>
     ({

@@ -1,15 +1,16 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { CodedError, silentLogger } from '../../../../src/base/index.ts';
-import type { DataDownload, KubeClient, KubeObject, Restore } from '../../../../src/kube/index.ts';
+import type { DataDownload, KubeClient, KubeObject } from '../../../../src/kube/index.ts';
 import { isWaitNote, openActions } from '../../../../src/plugin/index.ts';
+import { aDownload, aRestore } from '../../../support/builders.ts';
 
 /** Movements that no node-agent takes up. */
 
-const RESTORE = {
+const RESTORE = aRestore({
   metadata: { name: 'r1', namespace: 'velero', uid: 'u' },
   spec: {},
   status: { phase: 'InProgress' },
-} as unknown as Restore;
+});
 const context = { signal: new AbortController().signal };
 const ID = 'dd-in-place-u.pvc';
 const NOBODY = { waitsFor: 'a node-agent: there is none', isLasting: true };
@@ -50,7 +51,7 @@ class World {
 
   #found(): DataDownload {
     const { metadata, ...more } = this.download as { metadata?: object };
-    return {
+    return aDownload({
       metadata: {
         name: 'd1',
         namespace: 'velero',
@@ -64,7 +65,7 @@ class World {
       },
       spec: { datamover: 'longshore', targetVolume: { namespace: 'a', pvc: 'p', pv: '' } },
       ...more,
-    } as unknown as DataDownload;
+    });
   }
 
   ask = () => this.action.progress(ID, RESTORE, context);

@@ -11,13 +11,14 @@ import {
   OperationMap,
 } from '../../../../src/item-operations/index.ts';
 import { RestoreArchive } from '../../../../src/archive/index.ts';
-import type { Backup, Discovery, KubeClient } from '../../../../src/kube/index.ts';
+import type { Discovery, KubeClient } from '../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../src/server/index.ts';
 import { FakeCluster, named } from '../../../backup/support/cluster.ts';
 import { bucketThrough } from '../../../support/bucket-through.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { randomOf } from '../../../support/random.ts';
+import { aBackup } from '../../../support/builders.ts';
 
 /**
  * Backups by servers that are killed at any call, or find the bucket away. No server repeats the
@@ -59,7 +60,7 @@ const HOOKS = {
   ],
 };
 
-const BACKUP = {
+const BACKUP = aBackup({
   apiVersion: 'velero.io/v1',
   kind: 'Backup',
   metadata: { name: 'b1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
@@ -70,7 +71,7 @@ const BACKUP = {
     hooks: HOOKS,
   },
   status: { phase: 'InProgress', version: 1, formatVersion: '1.1.0' },
-} as unknown as Backup;
+});
 
 function newWorld(seed: number): World {
   const cluster = new FakeCluster().namespaces('a', 'b');

@@ -11,7 +11,7 @@ import {
 import { CanceledError, silentLogger } from '../../../../src/base/index.ts';
 import { ClusterVolumes } from '../../../../src/backup-volumes/index.ts';
 import { archiveStore, OperationMap } from '../../../../src/item-operations/index.ts';
-import type { Backup, KubeClient } from '../../../../src/kube/index.ts';
+import type { KubeClient } from '../../../../src/kube/index.ts';
 import { type HostOptions, PluginHost } from '../../../../src/plugin/index.ts';
 import { ClusterRunner, HostSessions } from '../../../../src/server/index.ts';
 import type { VolumeHelper } from '../../../../src/volume-policy/index.ts';
@@ -23,8 +23,9 @@ import {
   NativeDirectory,
   pluginFolder,
 } from '../../../support/native-snapshotter.ts';
+import { aBackup } from '../../../support/builders.ts';
 
-const BACKUP = {
+const BACKUP = aBackup({
   apiVersion: 'velero.io/v1',
   kind: 'Backup',
   metadata: {
@@ -36,7 +37,7 @@ const BACKUP = {
   },
   spec: { includedNamespaces: ['*'], storageLocation: 'default', itemOperationTimeout: '4h0m0s' },
   status: { phase: 'InProgress', version: 1, formatVersion: '1.1.0' },
-} as unknown as Backup;
+});
 const MIB = 1 << 20;
 
 const volume = (name: string, path: string, more: object = {}): object => ({

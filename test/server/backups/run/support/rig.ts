@@ -9,26 +9,27 @@ import {
   type OperationAsker,
   OperationMap,
 } from '../../../../../src/item-operations/index.ts';
-import type { Backup, KubeClient } from '../../../../../src/kube/index.ts';
+import type { KubeClient } from '../../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../../src/server/index.ts';
 import type { VolumesContext } from '../../../../../src/server/backups/run/cluster-runner.ts';
 import { FakeCluster } from '../../../../backup/support/cluster.ts';
 import { tempDirectory } from '../../../../support/kopia.ts';
 import type { Bucket } from '../../../../../src/blob/index.ts';
 import { MemoryBucket } from '../../../../support/memory-bucket.ts';
+import { aBackup } from '../../../../support/builders.ts';
 
 export const scratch = tempDirectory('cluster-runner');
 afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-export const BACKUP = {
+export const BACKUP = aBackup({
   apiVersion: 'velero.io/v1',
   kind: 'Backup',
   metadata: { name: 'b1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
   spec: { includedNamespaces: ['*'], storageLocation: 'default', itemOperationTimeout: '4h0m0s' },
   status: { phase: 'InProgress' },
-} as unknown as Backup;
+});
 
 export interface Parts {
   readonly cluster: FakeCluster;

@@ -22,13 +22,14 @@ import {
 } from '../../../../restore/support/backup.ts';
 import { tempDirectory } from '../../../../support/kopia.ts';
 import { MemoryBucket } from '../../../../support/memory-bucket.ts';
+import { aRestore } from '../../../../support/builders.ts';
 
 export const scratch = tempDirectory('restore-runner');
 afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-export const RESTORE = {
+export const RESTORE = aRestore({
   apiVersion: 'velero.io/v1',
   kind: 'Restore',
   metadata: {
@@ -40,7 +41,7 @@ export const RESTORE = {
   },
   spec: { backupName: 'b1', itemOperationTimeout: '4h0m0s' },
   status: { phase: 'InProgress' },
-} as unknown as Restore;
+});
 
 /** Puts a backup into a bucket as a server does. */
 export const storeBackup = (
