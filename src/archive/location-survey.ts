@@ -54,6 +54,7 @@ export type FindingKind =
   | 'WrongSignature'
   | 'MissingBackup'
   | 'NotSigned'
+  | 'SecretNotReadable'
   | 'RestoreNotInCluster';
 
 export interface BackupTrust {

@@ -17,8 +17,10 @@ export {
   loadCustomerKeyFile,
   loadLocation,
   loadLocationFiles,
+  grantCommand,
   openLocationBucket,
   secretsOf,
+  unreadableSecrets,
 } from './location-files.ts';
 export {
   ARCHIVE_KEYS,

@@ -24,6 +24,8 @@ import {
   type KubeClient,
   type Secret as KubeSecret,
   SECRETS,
+  SERVICE_ACCOUNTS,
+  SUBJECT_ACCESS_REVIEWS,
 } from '../kube/index.ts';
 
 export interface LocationFilesOptions {
@@ -161,9 +163,58 @@ export async function secretValue(
     return valueIn(await client.get(SECRETS, { namespace, name }, { signal }), key);
   } catch (error) {
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
-    const text = `${messageOf(error)}. Longshore's accounts may read only the Secrets that their Roles name: add ${name} (docs/hardening.md, "Secrets of locations")`;
+    const text = `${messageOf(error)}. Longshore's accounts may read only the Secrets that their Roles name. To add this Secret, run: ${grantCommand(namespace, name)}`;
     throw new CodedError('KUBE_FORBIDDEN', text, { cause: error, retry: retryOf(error) });
   }
+}
+
+/** Accounts that open locations. An overlay or a chart may lack some. */
+const READERS = ['data-mover', 'repo-maintenance', 'server', 'verify', 'change-password'];
+
+/** Command that lets Longshore's accounts read a Secret. */
+export function grantCommand(namespace: string, secret: string): string {
+  const role = `longshore-reads-${secret}`;
+  const accounts = READERS.map((name) => `--serviceaccount=${namespace}:longshore-${name}`);
+  return [
+    `kubectl -n ${namespace} create role ${role} --verb=get --resource=secrets --resource-name=${secret}`,
+    `kubectl -n ${namespace} create rolebinding ${role} --role=${role} ${accounts.join(' ')}`,
+  ].join(' && ');
+}
+
+/**
+ * Secrets of a location that accounts of Longshore cannot read, as after an upgrade from a version
+ * that could read all. Empty if the caller may not ask. Throws `BAD_STORAGE_LOCATION`, `KUBE_*`.
+ */
+export async function unreadableSecrets(
+  location: BackupStorageLocation,
+  { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
+): Promise<string[]> {
+  const isReadable = async (account: string, name: string): Promise<boolean> => {
+    if (!(await client.find(SERVICE_ACCOUNTS, { namespace, name: account }, { signal })))
+      return true;
+    const review = {
+      metadata: {},
+      spec: {
+        user: `system:serviceaccount:${namespace}:${account}`,
+        groups: ['system:serviceaccounts', `system:serviceaccounts:${namespace}`],
+        resourceAttributes: { namespace, verb: 'get', group: '', resource: 'secrets', name },
+      },
+    };
+    const { status } = await client.create(SUBJECT_ACCESS_REVIEWS, review, { signal });
+    return status?.allowed !== false;
+  };
+  const found: string[] = [];
+  try {
+    for (const name of secretsOf(location)) {
+      for (const reader of READERS) {
+        if (found.includes(name) || (await isReadable(`longshore-${reader}`, name))) continue;
+        found.push(name);
+      }
+    }
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN', 'KUBE_NOT_FOUND')) throw error;
+  }
+  return found;
 }
 
 /** Throws `NO_PASSWORD` if the Secret lacks the key. */

@@ -12,7 +12,12 @@ import {
   NAMESPACES,
   SECRETS,
 } from '../../src/kube/index.ts';
-import { secretValue } from '../../src/repository-access/location-files.ts';
+import { parseBackupStorageLocation } from '../../src/config/index.ts';
+import {
+  grantCommand,
+  secretValue,
+  unreadableSecrets,
+} from '../../src/repository-access/location-files.ts';
 import type { JobConfig } from '../../src/server/repositories/maintenance/job-config.ts';
 import { maintenanceJob } from '../../src/server/repositories/maintenance/job.ts';
 import { hasHelm, ofKind, parseManifests, renderChart } from '../support/manifests.ts';
@@ -115,14 +120,38 @@ describe.skipIf(!hasHelm())('Secrets of the namespace, on a real API server', ()
     const client = await clientOf('longshore-data-mover');
     const { signal } = new AbortController();
     const options = { client, namespace: 'velero', signal };
-    await expect(
-      secretValue(options, { name: 'second-location', key: 'cloud' }),
-    ).rejects.toMatchObject({
+    const value = (): Promise<Buffer> =>
+      secretValue(options, { name: 'second-location', key: 'cloud' });
+    await expect(value()).rejects.toMatchObject({
       code: 'KUBE_FORBIDDEN',
-      message: expect.stringMatching(
-        /"second-location" is forbidden.*add second-location \(docs\/hardening\.md/s,
-      ) as unknown,
+      message: expect.stringContaining(grantCommand('velero', 'second-location')) as unknown,
     });
+  });
+
+  it('are opened by the command in the error, which install and the check print as well', async () => {
+    const { signal } = new AbortController();
+    const options = { client: api.client, namespace: 'velero', signal };
+    const credential = { name: 'second-location', key: 'cloud' };
+    const location = parseBackupStorageLocation({
+      kind: 'BackupStorageLocation',
+      metadata: { namespace: 'velero', name: 'second' },
+      spec: { provider: 'aws', objectStorage: { bucket: 'b' }, credential },
+    });
+    expect(await unreadableSecrets(location, options)).toEqual(['second-location']);
+    const commands = grantCommand('velero', 'second-location').split(' && ');
+    for (const each of commands) await api.kubectl(...each.split(' ').slice(1));
+    try {
+      for (const account of ACCOUNTS) {
+        const client = await clientOf(account);
+        await expect.poll(() => readableBy(client)).toEqual([...THEIRS, 'second-location']);
+      }
+      expect(await readableBy(await clientOf('longshore-node-agent'))).toEqual([]);
+      expect(await unreadableSecrets(location, options)).toEqual([]);
+    } finally {
+      for (const kind of ['role', 'rolebinding']) {
+        await api.kubectl('-n', 'velero', 'delete', kind, 'longshore-reads-second-location');
+      }
+    }
   });
 
   it('are opened by the Role of docs/hardening.md, for its accounts only', async () => {

@@ -1,4 +1,5 @@
 import { CodedError, isCode } from '../../base/index.ts';
+import { parseBackupStorageLocation } from '../../config/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
@@ -7,6 +8,7 @@ import {
   type KubeClient,
   type KubeObject,
 } from '../../kube/index.ts';
+import { grantCommand, unreadableSecrets } from '../../repository-access/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
 import { printText } from '../output/streams.ts';
@@ -47,6 +49,7 @@ export async function install(flags: InstallCommandFlags): Promise<void> {
   try {
     await assertFree(client, namespace, plan, signal);
     await applyAll(client, plan, { signal, say });
+    await tellSecrets(client, namespace, { signal, say });
     const secret = { client, namespace, secretFile: flags.secretFile, signal, say };
     const password = await installPassword(secret);
     if (flags.wait === true) {
@@ -176,6 +179,29 @@ async function untilReady(
   }
   const text = `no server is ready after ${READY_MS / 60_000} minutes: kubectl -n ${namespace} describe deployment longshore-server`;
   throw new CodedError('NOT_READY', text);
+}
+
+/** Names Secrets of existing locations that the installed accounts cannot read. */
+async function tellSecrets(
+  client: KubeClient,
+  namespace: string,
+  { signal, say }: { signal: AbortSignal; say: (text: string) => void },
+): Promise<void> {
+  for (const each of await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal })) {
+    let names: string[] = [];
+    try {
+      const location = parseBackupStorageLocation({ ...each, kind: 'BackupStorageLocation' });
+      names = await unreadableSecrets(location, { client, namespace, signal });
+    } catch (error) {
+      // The server reports an invalid location.
+      if (!isCode(error, 'BAD_STORAGE_LOCATION')) throw error;
+    }
+    for (const name of names) {
+      say(
+        `WARNING: accounts of Longshore cannot read Secret ${name} of BackupStorageLocation ${each.metadata.name}. Run: ${grantCommand(namespace, name)}`,
+      );
+    }
+  }
 }
 
 /** Reports whether the server can use the locations: shows wrong credentials at once. */

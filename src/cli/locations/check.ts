@@ -1,6 +1,7 @@
 import {
   IGNORE_MISSING,
   type KnownObjects,
+  type LocationFinding,
   type LocationSurvey,
   surveyLocation,
 } from '../../archive/index.ts';
@@ -15,7 +16,7 @@ import {
   SIGNATURE,
   SIGNED,
 } from '../../kube/index.ts';
-import { loadLocation } from '../../repository-access/index.ts';
+import { grantCommand, loadLocation, unreadableSecrets } from '../../repository-access/index.ts';
 import { countOf } from '../output/numbers.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';
 import type { Run } from '../backups/noun.ts';
@@ -50,7 +51,8 @@ export async function checkLocations(
             nowNs,
           }),
         );
-        all.push({ location: name, ...survey });
+        const findings = [...survey.findings, ...(await secretFindings(location, session))];
+        all.push({ location: name, ...survey, findings });
       } catch (error) {
         session.signal.throwIfAborted();
         if (isCanceled(error)) throw error;
@@ -66,6 +68,20 @@ export async function checkLocations(
     (each) => 'findings' in each && each.findings.some(({ harm }) => harm),
   );
   process.exitCode = isUnread ? ExitCode.failed : isHarmed ? ExitCode.partly : ExitCode.done;
+}
+
+/** A person who checks a location may read Secrets that Longshore's accounts cannot. */
+async function secretFindings(
+  location: Awaited<ReturnType<typeof loadLocation>>,
+  session: Session,
+): Promise<LocationFinding[]> {
+  const names = await unreadableSecrets(location, session);
+  return names.map((name) => ({
+    kind: 'SecretNotReadable',
+    name,
+    harm: true,
+    text: `accounts of Longshore cannot read this Secret of the location, so backups of volumes fail; run: ${grantCommand(session.namespace, name)}`,
+  }));
 }
 
 async function locationsOf(
