@@ -28,6 +28,8 @@ export class OwnSnapshots {
   /** IDs that objects of this cluster name. */
   readonly #trusted = new Set<string>();
   readonly #refused = new Map<string, string>();
+  /** Snapshots that may belong to a backup whose files cannot be read. */
+  readonly #unsure = new Map<string, string>();
 
   /** `storedUid`: the UID in the stored files. `isSigned`: their signature is right. */
   constructor(
@@ -79,15 +81,23 @@ export class OwnSnapshots {
     this.#refuse(what, why);
   }
 
-  /** A sentence about all refused snapshots. Undefined if there are none. */
+  /** Sentences about all snapshots that stay. Undefined if there are none. */
   get told(): string | undefined {
-    if (this.#refused.size === 0) return undefined;
-    const named = namedFirst(
-      [...this.#refused],
-      TOLD_MAX,
-      ([what, why]: readonly [string, string]) => `${what} (${why})`,
-    );
-    return `the backup names snapshots that are not its own, and they are not deleted: ${named}`;
+    const named = (snapshots: ReadonlyMap<string, string>): string =>
+      namedFirst([...snapshots], TOLD_MAX, ([what, why]) => `${what} (${why})`);
+    const sentences = [
+      ...(this.#refused.size > 0
+        ? [
+            `the backup names snapshots that are not its own, and they are not deleted: ${named(this.#refused)}`,
+          ]
+        : []),
+      ...(this.#unsure.size > 0
+        ? [
+            `the backup is not signed, and snapshots stay that an unreadable backup may name as well: ${named(this.#unsure)}. Longshore will not delete them later: delete them at the storage. Repair or remove the unreadable backup, so that the next deletions leave no snapshots`,
+          ]
+        : []),
+    ];
+    return sentences.length > 0 ? sentences.join('; ') : undefined;
   }
 
   /** A signed backup names only its own snapshots, so unsigned backups cannot claim them. */
@@ -95,8 +105,8 @@ export class OwnSnapshots {
     const { holder, unread } = await this.#others.holderOf(key, { bySigned: this.#isSigned });
     if (holder !== undefined) return this.#refuse(what, `backup ${holder} names it as well`);
     if (this.#isSigned || unread === undefined) return true;
-    const why = `the backup is not signed, and backup ${unread} cannot be read: it may name it as well`;
-    return this.#refuse(what, why);
+    this.#unsure.set(what, `backup ${unread} cannot be read`);
+    return false;
   }
 
   #refuse(what: string, why: string): false {
