@@ -1,7 +1,10 @@
-import { spawnSync } from 'node:child_process';
+import { execFile, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import * as fs from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
 
@@ -79,6 +82,38 @@ describe.skipIf(process.platform !== 'linux')('after an installation in a checko
     if (compiles) expect(fs.readFileSync(join(folder, ADDON), 'utf8')).toBe('zstd-napi\n');
     else expect(fs.existsSync(join(folder, ADDON))).toBe(false);
   });
+
+  // prebuild-install starts a fetched binary before anything can compare its hash.
+  it('fetches no binary of zstd, so that none is started', async () => {
+    const asked: string[] = [];
+    const host = createServer((request, response) => {
+      asked.push(request.url ?? '');
+      response.writeHead(404).end();
+    });
+    await new Promise<void>((resolve) => host.listen(0, '127.0.0.1', resolve));
+    const { port } = host.address() as AddressInfo;
+    const program = join(ROOT, 'node_modules/prebuild-install/bin.js');
+    const install = `node ${program} -r napi --download=http://127.0.0.1:${port}/zstd.tar.gz`;
+    const fetchesIn = async (npmrc: string): Promise<number> => {
+      const folder = tempDirectory('zstd');
+      fs.writeFileSync(join(folder, '.npmrc'), `${npmrc}\ncache=${folder}/cache\n`);
+      const binary = { napi_versions: [6] };
+      const scripts = { install: `${install} || true` };
+      const manifest = { name: 'zstd-napi', version: '1.0.0', binary, scripts };
+      fs.writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest));
+      asked.length = 0;
+      const env = Object.entries(process.env).filter(([name]) => !name.startsWith('npm_config_'));
+      const npm = promisify(execFile);
+      await npm('npm', ['install', '--offline'], { cwd: folder, env: Object.fromEntries(env) });
+      return asked.length;
+    };
+    try {
+      expect(await fetchesIn('')).toBeGreaterThan(0);
+      expect(await fetchesIn(fs.readFileSync(join(ROOT, '.npmrc'), 'utf8'))).toBe(0);
+    } finally {
+      host.close();
+    }
+  }, 120_000);
 
   it('is done by npm, by CI, and by the build of the image', () => {
     const read = (path: string): string => fs.readFileSync(join(ROOT, path), 'utf8');
