@@ -2,7 +2,7 @@ import { CanceledError, isCode, messageOf, redactAndCut } from '../../base/index
 import type { OperationMap } from '../../item-operations/index.ts';
 import { keyOf, type Restore } from '../../kube/index.ts';
 import { withUntold } from '../operations/cancel-operations.ts';
-import { endingSignal } from '../runs/cancel-signal.ts';
+import { endingSignal } from '../runs/failed-run.ts';
 import { CANCELED, failedStatus, isCanceled } from '../runs/run-kind.ts';
 import { patiently } from '../runs/bucket-retries.ts';
 import { ActiveRuns } from '../runs/active-runs.ts';

@@ -21,7 +21,7 @@ import {
   cancelOperations,
   withUntold,
 } from '../../operations/cancel-operations.ts';
-import { endFailedRun, endingSignal } from '../../runs/cancel-signal.ts';
+import { endFailedRun, endingSignal } from '../../runs/failed-run.ts';
 import { patientClient } from '../../runs/api-outage.ts';
 import { subjectOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';

@@ -66,7 +66,7 @@ import { BackupJournal } from './journal.ts';
 import { metadataOf, statusAfterItems, uploadOf } from './status-after-items.ts';
 import { BackupEnding, type RunParts, tellUnknownSnapshots } from './backup-ending.ts';
 import { removeEndedJournal } from './unfinished-run.ts';
-import { isLeft } from '../../runs/cancel-signal.ts';
+import { isLeft } from '../../runs/failed-run.ts';
 import { patiently } from '../../runs/bucket-retries.ts';
 import { isJournalSealed } from '../../runs/journal-tries.ts';
 import { RunLog } from './run-log.ts';

@@ -6,7 +6,7 @@ import type { KubeClient, Restore } from '../../../kube/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import { cancelMovements, cancelOperations } from '../../operations/cancel-operations.ts';
-import { endFailedRun, endingSignal, notTold } from '../../runs/cancel-signal.ts';
+import { endFailedRun, endingSignal, notTold } from '../../runs/failed-run.ts';
 import { isJournalSealed } from '../../runs/journal-tries.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
 import { journaledOperations, type RestoreJournal } from './restore-journal.ts';

@@ -3,7 +3,7 @@ import { asError, type Clock, systemClock } from '../../../base/index.ts';
 import type { Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { isLeft } from '../../runs/cancel-signal.ts';
+import { isLeft } from '../../runs/failed-run.ts';
 import { removeJournals } from '../../runs/journal.ts';
 import { patiently } from '../../runs/bucket-retries.ts';
 import { isJournalSealed } from '../../runs/journal-tries.ts';
