@@ -10,6 +10,7 @@ import {
   apiVersionOf,
   type BackupSpec,
   type Discovery,
+  isExtensionAway,
   type KubeClient,
   type KubeObject,
   type ServedResource,
@@ -109,12 +110,14 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
   });
   const tracked = new Set<string>();
   const items = new ItemList();
+  /** Resources whose extension, such as a conversion webhook, is away. */
+  const away = new Set<ServedResource>();
   await mapLimited(tasks, options.listsAtOnce ?? LISTS_AT_ONCE, async (question, number) => {
     const isOfNamespaces = typeOf(question.resource) === NAMESPACES_TYPE;
     try {
       await listPages(
         options.client,
-        question,
+        { ...question, isAway: away.has(question.resource) },
         options.limits ?? LIST_LIMITS,
         {
           restart: () => {
@@ -159,6 +162,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
     } catch (error) {
       signal?.throwIfAborted();
       hasFailed = true;
+      if (isExtensionAway(error)) away.add(question.resource);
       await reportFailure(error, question.resource, question.namespace, options);
       items.forget(number);
     }

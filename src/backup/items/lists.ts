@@ -13,6 +13,8 @@ export interface ListQuestion {
   readonly namespace: string | undefined;
   /** `''` for all objects. */
   readonly selector: string;
+  /** An extension has refused another list of this resource, so one try is enough. */
+  readonly isAway?: boolean;
 }
 
 export interface ListLimits {
@@ -60,7 +62,7 @@ export async function listPages(
   consumer: { take: (objects: KubeObject[]) => Promise<number>; restart: () => void },
   signal?: AbortSignal,
 ): Promise<void> {
-  const { resource, namespace, selector } = question;
+  const { resource, namespace, selector, isAway = false } = question;
   const answerMax = limits.pageBytes * ANSWER_PER_PAGE;
   let limit = Math.min(FIRST_PAGE, limits.pageItemsMax);
   let next: string | undefined;
@@ -82,7 +84,7 @@ export async function listPages(
     try {
       page = await withRetry(ask, {
         budgetOf: (error) => ({
-          attemptsMax: triesMax(error),
+          attemptsMax: isAway && isExtensionAway(error) ? 1 : triesMax(error),
           delayMsMax: RETRY_MS_MAX,
         }),
         firstDelayMs: limits.retryMs ?? RETRY_MS,

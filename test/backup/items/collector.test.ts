@@ -9,6 +9,7 @@ import {
   usesOldLists,
 } from '../../../src/backup/index.ts';
 import type { BackupSpec } from '../../../src/kube/index.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
 import { FakeCluster, named, refusal } from '../support/cluster.ts';
 
 const spools: Spool[] = [];
@@ -25,6 +26,7 @@ interface Run {
   readonly spoolBytes?: number;
   readonly pageItemsMax?: number;
   readonly pageBytes?: number;
+  readonly listsAtOnce?: number;
 }
 
 async function collect(run: Run): Promise<{
@@ -51,6 +53,7 @@ async function collect(run: Run): Promise<{
     spool,
     log,
     terminating: new Set(run.terminating),
+    listsAtOnce: run.listsAtOnce ?? 4,
     limits: { pageItemsMax: run.pageItemsMax ?? 2, pageBytes: run.pageBytes ?? 1000, retryMs: 1 },
   });
   return { ids: [...items].map((item) => `${item.type} ${idOf(item)}`), log, spool, items };
@@ -393,6 +396,19 @@ describe('a list', () => {
     };
     await collect({ cluster, pageItemsMax: 500, pageBytes: 5000 });
     expect(limits.slice(0, 3)).toEqual([20, 4, 4]);
+  });
+
+  it('is tried again in the first namespace only, if the conversion webhook of its type is away', async () => {
+    const cluster = new FakeCluster().namespaces('a', 'b', 'c');
+    let tries = 0;
+    const text = 'conversion webhook for stable.example.com/v1, Kind=Thing failed';
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      tries++;
+      throw kubeError('list things', 500, { message: text });
+    };
+    const { log } = await collect({ cluster, includes: ['a', 'b', 'c'], listsAtOnce: 1 });
+    expect([log.errorCount, tries]).toEqual([3, 6]);
   });
 
   it('is tried again while the server is away, and is an error when it stays away', async () => {
