@@ -206,6 +206,16 @@ describe('an encrypted backup', () => {
     });
   });
 
+  // The UID in the header is the same, so only the authenticated place tells the files apart.
+  it('is damaged with another file of the same backup', async () => {
+    const raw = await stored('b1');
+    raw.objects.set(TARBALL, bytesOf(raw, 'backups/b1/b1-logs.gz'));
+    const bucket = await seenBy(raw, 'secret');
+    await expect(Array.fromAsync(bucket.get(TARBALL))).rejects.toMatchObject({
+      code: 'DAMAGED_ARCHIVE',
+    });
+  });
+
   it('is damaged with a file of an earlier backup of its name', async () => {
     const raw = await stored('b1');
     const old = bytesOf(raw, TARBALL);
