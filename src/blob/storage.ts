@@ -44,6 +44,11 @@ export interface SignalOptions {
   signal?: AbortSignal | undefined;
 }
 
+export interface MetadataOptions extends SignalOptions {
+  /** Accepts an answer from a cache. The blob may be deleted already. */
+  mayBeCached?: boolean;
+}
+
 export interface ListOptions extends SignalOptions {
   /**
    * Retries of a failed page, so that a long listing does not start again. The final error has the
@@ -104,7 +109,7 @@ export interface BlobStorage extends AsyncDisposable {
   /** The location forbids to put a blob twice. */
   readonly isWriteOnce?: boolean;
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array>;
-  getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata>;
+  getMetadata(id: BlobId, options?: MetadataOptions): Promise<BlobMetadata>;
   /** `data` are consecutive pieces. They are not kept after the promise settles. */
   putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
   deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;

@@ -77,8 +77,8 @@ export interface OpenedContext extends AsyncDisposable {
 
 interface OpenContextOptions {
   dataPath?: boolean;
-  /** False reads everything from the storage itself. */
-  cache?: boolean;
+  /** False reads everything from the storage itself. `with-data` also keeps file data. */
+  cache?: boolean | 'with-data';
   password?: Secret;
   logger?: Logger;
   /**

@@ -35,7 +35,7 @@ export async function openRepositoryStorage(
     cache = true,
     create = false,
     modes = {},
-  }: { cache?: boolean; create?: boolean; modes?: Partial<StorageModes> } = {},
+  }: { cache?: boolean | 'with-data'; create?: boolean; modes?: Partial<StorageModes> } = {},
 ): Promise<BlobStorage> {
   const stallMs = stallMsOf(flags);
   const limits = {
@@ -63,7 +63,7 @@ export async function openRepositoryStorage(
   const place = `${location.displayName} ${location.endpoint ?? ''}`;
   const name = createHash('sha256').update(place).digest('hex').slice(0, 16);
   const directory = join(flags.cacheDir ?? environment.cacheDirectory, name);
-  return withCache(storage, { directory, bytesMax, logger });
+  return withCache(storage, { directory, bytesMax, logger, keepsData: cache === 'with-data' });
 }
 
 /** Undefined if the repository is not a directory on this machine. */

@@ -140,6 +140,104 @@ describe('the cache on disk', () => {
     expect(metadataReads).toEqual([]);
   });
 
+  describe('with file data', () => {
+    const openWithData = (bytesMax = 1 << 20) =>
+      withCache(inner, { directory, bytesMax, logger: silentLogger, keepsData: true });
+    const range = (offset: number, lengthBytes: number): Buffer =>
+      bytes.subarray(offset, offset + lengthBytes);
+
+    it('serves any range that earlier reads cover, also to the next process', async () => {
+      await inner.putBlob(DATA, [bytes]);
+      await using first = await openWithData();
+      await first.getBlob(DATA, { offset: 100, lengthBytes: 900 });
+      await first.getBlob(DATA, { offset: 1000, lengthBytes: 500 });
+      const { gets } = inner.counters;
+      await using second = await openWithData();
+      const into = new Uint8Array(5000);
+      const found = await second.getBlob(DATA, { offset: 200, lengthBytes: 1200, into });
+      expect(range(200, 1200).equals(found)).toBe(true);
+      expect(found.buffer).toBe(into.buffer);
+      expect(inner.counters.gets).toBe(gets);
+      const more = await second.getBlob(DATA, { offset: 1400, lengthBytes: 200 });
+      expect(range(1400, 200).equals(more)).toBe(true);
+      expect(inner.counters.gets).toBe(gets + 1);
+    });
+
+    it('reads a damaged or shortened entry again, and keeps the new bytes', async () => {
+      await inner.putBlob(DATA, [bytes]);
+      const read = async (fresh = false): Promise<Uint8Array> => {
+        await using storage = await openWithData();
+        return await storage.getBlob(DATA, { offset: 0, lengthBytes: 1000, fresh });
+      };
+      await read();
+      const [name = ''] = fs.readdirSync(directory).filter((each) => each.endsWith('.data'));
+      fs.truncateSync(join(directory, name), 10);
+      expect(range(0, 1000).equals(await read())).toBe(true);
+      fs.writeFileSync(join(directory, name), Buffer.alloc(1000));
+      // Without a digest the reader notices, and reads again past the cache.
+      expect(range(0, 1000).equals(await read(true))).toBe(true);
+      expect(range(0, 1000).equals(await read())).toBe(true);
+    });
+
+    it('forgets a deleted blob, and passes reads on when another process evicted an entry', async () => {
+      await inner.putBlob(DATA, [bytes]);
+      await using storage = await openWithData();
+      const read = (): Promise<Uint8Array> => storage.getBlob(DATA, { offset: 0, lengthBytes: 99 });
+      await read();
+      for (const name of fs.readdirSync(directory)) fs.rmSync(join(directory, name));
+      expect(range(0, 99).equals(await read())).toBe(true);
+      await storage.deleteBlob(DATA);
+      await expect(read()).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });
+    });
+
+    it('takes half of the cache, replaces what older processes used, and not its own', async () => {
+      const bytesMax = 1 << 20;
+      const part = noise('part', 60_000);
+      const ids = Array.from({ length: 20 }, (_, i) =>
+        blobId(`p${String(i).padStart(32, '0')}-s0`),
+      );
+      for (const id of ids) await inner.putBlob(id, [part]);
+      const restore = async (wanted: typeof ids): Promise<number> => {
+        const { gets } = inner.counters;
+        await using storage = await openWithData(bytesMax);
+        for (const id of wanted) {
+          const found = await storage.getBlob(id, { offset: 0, lengthBytes: part.length });
+          expect(part.equals(found)).toBe(true);
+        }
+        return inner.counters.gets - gets;
+      };
+      expect(await restore(ids)).toBe(20);
+      expect(sizeOf(directory)).toBeLessThanOrEqual(bytesMax / 2);
+      const again = await restore(ids);
+      expect(again).toBeLessThan(14);
+      // A moment later, so that the times of use differ.
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      const last = ids.slice(-8);
+      expect(await restore(last)).toBe(8);
+      expect(await restore(last)).toBe(0);
+      expect(sizeOf(directory)).toBeLessThanOrEqual(bytesMax / 2);
+    });
+  });
+
+  it('asks for the length of a metadata pack once, but looks whether a blob is there', async () => {
+    await inner.putBlob(METADATA, [bytes]);
+    let looks = 0;
+    const counting = faulty(inner, ({ operation, when }) => {
+      if (operation === 'metadata' && when === 'before') looks++;
+    });
+    const options = { directory, bytesMax: 1 << 20, logger: silentLogger };
+    for (let process = 0; process < 3; process++) {
+      await using storage = await withCache(counting, options);
+      const metadata = await storage.getMetadata(METADATA, { mayBeCached: true });
+      expect(metadata).toEqual(await inner.getMetadata(METADATA));
+    }
+    expect(looks).toBe(1);
+    await inner.deleteBlob(METADATA);
+    await using storage = await withCache(counting, options);
+    const look = storage.getMetadata(METADATA);
+    await expect(look).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });
+  });
+
   it('never grows above its size, whatever is read, and keeps what was used last', async () => {
     const bytesMax = 64 << 10;
     const storage = await open(bytesMax);

@@ -16,7 +16,15 @@ import {
   toDate,
   totalLength,
 } from '../../base/index.ts';
-import type { BlobId, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  MetadataOptions,
+  PutOptions,
+} from '../storage.ts';
+import { CachedPacks } from './cached-packs.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 export interface CacheOptions {
@@ -25,6 +33,8 @@ export interface CacheOptions {
   /** Limit for all files of the cache on disk, for all processes that share it. */
   readonly bytesMax: number;
   readonly logger: Logger;
+  /** Also keeps file data, in up to half of the space, for the next restore. */
+  readonly keepsData?: boolean;
 }
 
 /** Blobs that never change and hold no file data: all indexes, and packs of metadata. */
@@ -36,6 +46,9 @@ const CACHEABLE = /^(n|q|x[nrs])/;
 export const METADATA_BLOCK_BYTES = 1 << 20;
 /** Longer indexes are read in ranges, so a whole entry would serve no read. */
 const WHOLE_BYTES_MAX = 8 << 20;
+/** Packs of file data. */
+const DATA_PACK = /^p/;
+const DATA_SHARE_MAX = 0.5;
 const DIGEST_BYTES = 32;
 /** Share that an eviction of a full cache leaves. Otherwise every read would evict. */
 const LEFT_AFTER_EVICTION = 0.8;
@@ -62,7 +75,7 @@ const FORGOTTEN_MAX = 1000;
 const LOCK_STALE_MS = 10_000;
 const MODE = 0o600;
 /** Entries that wait to be written. The rest is dropped, so a slow disk delays no read. */
-const WAITING_MAX = 8;
+const WAITING_BYTES_MAX = 8 << 20;
 
 /**
  * Caches metadata and indexes on disk. Entries have a digest: damaged entries are read again from
@@ -91,14 +104,19 @@ class CachedStorage extends ForwardingStorage {
   readonly #writes: Limiter = createLimiter(1);
   /** Blobs that this process deleted. Their entries are ignored, and removed many at once. */
   readonly #forgotten = new Set<BlobId>();
+  readonly #data: CachedPacks | undefined;
+  #isDataFull = false;
+  #waitingBytes = 0;
   #hasWarned = false;
 
   constructor(inner: BlobStorage, options: CacheOptions) {
     super(inner);
     this.#options = options;
+    this.#data = options.keepsData === true ? new CachedPacks(options.directory) : undefined;
   }
 
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
+    if (this.#data && DATA_PACK.test(id)) return this.#getData(this.#data, id, options);
     if (!CACHEABLE.test(id) || this.#forgotten.has(id)) return super.getBlob(id, options);
     const { offset = 0, lengthBytes, into, fresh = false } = options;
     const path = this.#pathOf(id, offset, lengthBytes);
@@ -137,10 +155,63 @@ class CachedStorage extends ForwardingStorage {
     return join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
   }
 
+  async #getData(data: CachedPacks, id: BlobId, options: GetOptions): Promise<Uint8Array> {
+    const { offset = 0, lengthBytes, into, fresh = false } = options;
+    if (fresh) await data.drop(id);
+    if (fresh || !lengthBytes || this.#forgotten.has(id)) return super.getBlob(id, options);
+    const found = await data.read(id, offset, lengthBytes, into);
+    if (found) return found;
+    const bytes = await super.getBlob(id, options);
+    // The caller waits, so the bytes need no copy.
+    if (!this.#isDataFull) await this.#writes.run(() => this.#writeData(data, id, offset, bytes));
+    return bytes;
+  }
+
+  async #writeData(
+    data: CachedPacks,
+    id: BlobId,
+    offset: number,
+    bytes: Uint8Array,
+  ): Promise<void> {
+    const { bytesMax, directory } = this.#options;
+    const entryBytes = inBlocks(bytes.length);
+    if (entryBytes > bytesMax * ENTRY_SHARE_MAX || this.#forgotten.has(id)) return;
+    const temporary = join(directory, `${id}.${offset}.tmp.${randomHex(8)}`);
+    await this.#locked(temporary, async () => {
+      const removed = await data.makeRoom(entryBytes, bytesMax * DATA_SHARE_MAX);
+      const total = removed === undefined ? Infinity : await this.#countedTotal(removed);
+      if (total + entryBytes > bytesMax) this.#isDataFull = true;
+      else {
+        await this.#setTotal(total + entryBytes);
+        await data.write(id, offset, bytes, temporary);
+      }
+    });
+  }
+
+  async #countedTotal(removedBytes: number): Promise<number> {
+    const total = await this.#total();
+    return total === undefined ? this.#evict(Infinity, 0) : Math.max(0, total - removedBytes);
+  }
+
+  override async getMetadata(id: BlobId, options: MetadataOptions = {}): Promise<BlobMetadata> {
+    if (options.mayBeCached !== true || !CACHEABLE.test(id) || this.#forgotten.has(id)) {
+      return super.getMetadata(id, options);
+    }
+    const path = join(this.#options.directory, `${id}.metadata`);
+    const found = (await this.#read(path)) ?? new Uint8Array(0);
+    const [, length, time] = /^(\d+) (\d+)$/.exec(Buffer.from(found).toString()) ?? [];
+    if (length !== undefined && time !== undefined) {
+      return { id, lengthBytes: Number(length), timestampNs: BigInt(time) };
+    }
+    const metadata = await super.getMetadata(id, options);
+    this.#keep(path, Buffer.from(`${metadata.lengthBytes} ${metadata.timestampNs}`));
+    return metadata;
+  }
+
   override async deleteBlob(...parameters: Parameters<BlobStorage['deleteBlob']>): Promise<void> {
     await super.deleteBlob(...parameters);
     const [id] = parameters;
-    if (!CACHEABLE.test(id)) return;
+    if (!CACHEABLE.test(id) && !(this.#data && DATA_PACK.test(id))) return;
     this.#forgotten.add(id);
     if (this.#forgotten.size >= FORGOTTEN_MAX) await this.#removeForgotten(FORGOTTEN_MAX);
   }
@@ -182,10 +253,13 @@ class CachedStorage extends ForwardingStorage {
   }
 
   #keep(path: string, bytes: Uint8Array): void {
-    if (this.#isTooLong(bytes) || this.#writes.pending >= WAITING_MAX) return;
+    if (this.#isTooLong(bytes) || this.#waitingBytes + bytes.length > WAITING_BYTES_MAX) return;
+    this.#waitingBytes += bytes.length;
     // The caller may reuse the memory.
     const copy = Uint8Array.from(bytes);
-    void this.#writes.run(() => this.#write(path, copy));
+    void this.#writes
+      .run(() => this.#write(path, copy))
+      .finally(() => (this.#waitingBytes -= copy.length));
   }
 
   #isTooLong(bytes: Uint8Array): boolean {
@@ -194,27 +268,38 @@ class CachedStorage extends ForwardingStorage {
   }
 
   async #write(path: string, bytes: Uint8Array): Promise<void> {
-    const { bytesMax, logger } = this.#options;
+    const { bytesMax } = this.#options;
     const entryBytes = onDisk(bytes);
-    // If the lock is taken, skip the entry: it is only a cache.
-    if (!(await this.#lock())) return;
     const temporary = `${path}.tmp.${randomHex(8)}`;
-    try {
+    await this.#locked(temporary, async () => {
       let total = await this.#total();
       if (total === undefined || total + entryBytes > bytesMax) {
         total = await this.#evict(bytesMax, entryBytes);
       }
-      // Counted first: after a crash the total is at most too high, until the next eviction.
-      await fs.writeFile(join(this.#options.directory, TOTAL), String(total + entryBytes));
+      await this.#setTotal(total + entryBytes);
       await fs.writeFile(temporary, [digestOf(bytes), bytes], { mode: MODE });
       await fs.rename(temporary, path);
+    });
+  }
+
+  /** Called before the entry is written: after a crash the total is at most too high. */
+  async #setTotal(bytes: number): Promise<void> {
+    await fs.writeFile(join(this.#options.directory, TOTAL), String(bytes));
+  }
+
+  /** Runs a write. If the lock is taken, skips it: it is only a cache. */
+  async #locked(temporary: string, write: () => Promise<void>): Promise<void> {
+    if (!(await this.#lock())) return;
+    const { directory, logger } = this.#options;
+    try {
+      await write();
     } catch (error) {
       await fs.rm(temporary, { force: true }).catch(() => undefined);
       if (!this.#hasWarned)
         logger.warn({ error: messageOf(error) }, 'the cache cannot be written to');
       this.#hasWarned = true;
     } finally {
-      await fs.rmdir(join(this.#options.directory, LOCK)).catch(() => undefined);
+      await fs.rmdir(join(directory, LOCK)).catch(() => undefined);
     }
   }
 

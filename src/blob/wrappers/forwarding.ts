@@ -4,6 +4,7 @@ import type {
   BlobStorage,
   GetOptions,
   ListOptions,
+  MetadataOptions,
   PutOptions,
   Retention,
   SignalOptions,
@@ -60,7 +61,7 @@ export abstract class ForwardingStorage implements Forwarded {
     return this.around(() => this.inner.getBlob(id, options), options);
   }
 
-  getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata> {
+  getMetadata(id: BlobId, options?: MetadataOptions): Promise<BlobMetadata> {
     return this.around(() => this.inner.getMetadata(id, options), options);
   }
 

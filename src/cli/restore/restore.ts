@@ -97,7 +97,7 @@ async function restore(
   assertInPlaceFlags(options);
   const path = absolutePath('target', target);
   const part = partOf(options);
-  await using context = await openContext(options, { dataPath: true });
+  await using context = await openContext(options, { dataPath: true, cache: 'with-data' });
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
   assertHasParts(root, part);

@@ -100,7 +100,8 @@ export class MetadataBlocks {
   #packLength(id: BlobId): Promise<number> {
     let length = this.#lengths.get(id);
     if (!length) {
-      length = this.#storage.getMetadata(id).then(({ lengthBytes }) => lengthBytes);
+      const metadata = this.#storage.getMetadata(id, { mayBeCached: true });
+      length = metadata.then(({ lengthBytes }) => lengthBytes);
       length.catch(() => this.#lengths.delete(id));
       this.#lengths.set(id, length);
     }
