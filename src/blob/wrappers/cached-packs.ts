@@ -12,7 +12,7 @@ interface Stored {
 
 /** Packs of file data. */
 const NAME = /^(p[^.]*)\.(\d+)\.(\d+)\.data$/;
-/** Entries that are looked at in parallel. */
+/** Parallel requests for times of entries. */
 const LOOKS_MAX = 16;
 
 /**
@@ -67,7 +67,7 @@ export class CachedPacks {
     for (const { entry, start, end } of parts) {
       const part = bytes.subarray(start - offset, end - offset);
       if (await this.#readPart(entry, start, part)) continue;
-      // Another process evicted it, or the file is damaged.
+      // The file is damaged, or another process evicted it.
       stored.splice(stored.indexOf(entry), 1);
       return undefined;
     }
