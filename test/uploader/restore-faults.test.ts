@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { isDeepStrictEqual } from 'node:util';
 import { posix, silentLogger } from '../../src/base/index.ts';
 import type { BlobStorage } from '../../src/blob/index.ts';
@@ -99,7 +99,7 @@ class Packs extends ForwardingStorage {
 
 beforeAll(async () => {
   const calls = posix() as never;
-  for (const name of ['renameNew', 'setDescriptorTime', 'setPinnedTime', 'makeNode'])
+  for (const name of ['renameNew', 'exchange', 'setDescriptorTime', 'setPinnedTime', 'makeNode'])
     seam.wrap(calls, name, 'sync');
   for (const name of ['set', 'remove']) seam.wrap(posix().attributes as never, name, 'sync');
   seam.state.repo = at('repo');
@@ -166,8 +166,8 @@ function lost(
     if (now && (isSame(now, old) || isSame(now, replacement))) continue;
     // Files of several contents are patched: the next run completes them.
     if (isWithin(mode) && isLarge(replacement) && old.isOwn) continue;
-    // A directory and another entry take each other's place between two calls.
-    const isSwapped = (old.type === 'directory') !== (replacement?.type === 'directory');
+    // A directory is removed before the entry that takes its place. Files give way at once.
+    const isSwapped = old.type === 'directory' && replacement?.type !== 'directory';
     const mayGo = replacement === undefined || (trouble === 'kill' && isSwapped);
     if (now === undefined && isWithin(mode) && !isKept(path) && mayGo) continue;
     lines.push(
@@ -357,6 +357,76 @@ async function attemptAt(
   fs.rmSync(outside, { recursive: true });
   return lines.map((line) => `seed ${seed} (${mode}, ${trouble} ${code} at ${faultAt}): ${line}`);
 }
+
+describe.each(['exchange', 'two renames'])('a file that gives way to a directory, by %s', (way) => {
+  const content = 'the only copy';
+  let root: DirectoryEntry;
+  beforeAll(async () => {
+    const source = at(`gives-way-${way}`);
+    fs.mkdirSync(join(source, 'entry', 'below'), { recursive: true });
+    fs.writeFileSync(join(source, 'entry', 'file'), 'new');
+    root = (await backUp(repository, source)).rootEntry;
+  });
+
+  it('is there, whole, after a kill at any call, and the next restore completes it', async () => {
+    const calls = posix() as { exchange: unknown };
+    const { exchange } = calls;
+    if (way !== 'exchange') calls.exchange = () => false;
+    try {
+      let isDone = false;
+      for (let faultAt = 1; !isDone && faultAt < 200; faultAt++) {
+        const target = at(`target-${way}-${faultAt}`);
+        fs.mkdirSync(target);
+        fs.writeFileSync(join(target, 'entry'), content);
+        const kill = { random: randomOf(1), mode: 'in-place', trouble: 'kill', code: '' } as const;
+        const signal = prepare({ ...kill, faultAt });
+        isDone = await run(root, target, 'in-place', { signal }).then(
+          () => true,
+          () => false,
+        );
+        calm();
+        const files = [...look(target)].filter(([, { content: found }]) => found.includes(content));
+        const isNew = fs.statSync(join(target, 'entry'), { throwIfNoEntry: false })?.isDirectory();
+        const isAside = way !== 'exchange' && files.some(([path]) => isTemporary(path));
+        const isOld = files.some(([path]) => path === 'entry');
+        expect([faultAt, isOld || isNew === true || isAside]).toEqual([faultAt, true]);
+        await run(root, target, 'in-place');
+        expect(fs.readdirSync(target)).toEqual(['entry']);
+        expect(fs.readFileSync(join(target, 'entry', 'file'), 'utf8')).toBe('new');
+      }
+      expect(isDone).toBe(true);
+    } finally {
+      calls.exchange = exchange;
+    }
+  });
+
+  it('stays if the directory cannot take its place', async () => {
+    const target = at(`target-refused-${way}`);
+    fs.mkdirSync(target);
+    fs.writeFileSync(join(target, 'entry'), content);
+    const calls = posix() as { exchange: unknown };
+    const { exchange } = calls;
+    if (way !== 'exchange') calls.exchange = () => false;
+    let isRefused = false;
+    seam.state.before = (name) => {
+      // The last step: removing the old file, or moving the directory to its name.
+      if (isRefused || !['unlink', 'rename'].includes(name)) return;
+      if (way !== 'exchange' && name === 'rename' && fs.existsSync(join(target, 'entry'))) return;
+      isRefused = true;
+      throw Object.assign(new Error(`EIO: ${name}`), { code: 'EIO', syscall: name });
+    };
+    try {
+      await expect(run(root, target, 'in-place')).rejects.toThrow();
+      calm();
+      expect(isRefused).toBe(true);
+      expect(fs.readFileSync(join(target, 'entry'), 'utf8')).toBe(content);
+      expect(fs.readdirSync(target)).toEqual(['entry']);
+    } finally {
+      calm();
+      calls.exchange = exchange;
+    }
+  });
+});
 
 const isSoak = process.env['SOAK'] === '1';
 const first = Number(process.env['SEED'] ?? 1);

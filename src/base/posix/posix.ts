@@ -46,6 +46,8 @@ export interface Posix {
    * kernel or file system cannot do this. Not for the main thread: calls block. Throws like `fs`.
    */
   renameNew(from: string | Buffer, to: string | Buffer): boolean;
+  /** Two entries take each other's name at once. False if the system cannot do it. */
+  exchange(a: string | Buffer, b: string | Buffer): boolean;
   /**
    * Creates a FIFO or device node, whose type is in `mode`. Opens nothing. Returns false if there
    * is no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without
@@ -89,9 +91,10 @@ const SYS_CACHESTAT = 451;
 const CACHESTAT_NUMBERS = 5;
 /** Missing in Node's constants. */
 const O_CLOEXEC = 0o2000000;
-/** `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html. NFS: `EINVAL`. */
+/** Flags of `renameat2`: https://man7.org/linux/man-pages/man2/rename.2.html. NFS: `EINVAL`. */
 const RENAME_NEW = 1;
-const NO_RENAME_NEW = ['EINVAL', 'EOPNOTSUPP'];
+const RENAME_EXCHANGE = 2;
+const NO_RENAME_FLAGS = ['EINVAL', 'EOPNOTSUPP'];
 /** Errors of a kernel or sandbox without this call. */
 const NO_CALL = ['ENOSYS', 'EPERM'];
 
@@ -171,6 +174,13 @@ function nativePosix(koffi: Koffi): Posix {
   const renameat2 = libc.func(
     'int renameat2(int fromDirectory, const void *from, int toDirectory, const void *to, unsigned int flags)',
   );
+  const rename = (from: string | Buffer, to: string | Buffer, flags: number): boolean => {
+    const [old, taken] = [withZero(from), withZero(to)];
+    if (renameat2(AT_FDCWD, old, AT_FDCWD, taken, flags) === 0) return true;
+    const error = systemError('rename', koffi.errno(), String(to));
+    if ([...NO_CALL, ...NO_RENAME_FLAGS].includes(error.code)) return false;
+    throw error;
+  };
   let makesNodes: { found: MakeNode | undefined } | undefined;
   const range = new BigUint64Array(2);
   const found = new BigUint64Array(CACHESTAT_NUMBERS);
@@ -239,13 +249,8 @@ function nativePosix(koffi: Koffi): Posix {
       if (cachestat(SYS_CACHESTAT, descriptor, range, found, 0n) !== 0) return undefined;
       return Number(found[0]) * pageBytes;
     },
-    renameNew: (from, to) => {
-      const [old, taken] = [withZero(from), withZero(to)];
-      if (renameat2(AT_FDCWD, old, AT_FDCWD, taken, RENAME_NEW) === 0) return true;
-      const error = systemError('rename', koffi.errno(), String(to));
-      if ([...NO_CALL, ...NO_RENAME_NEW].includes(error.code)) return false;
-      throw error;
-    },
+    renameNew: (from, to) => rename(from, to, RENAME_NEW),
+    exchange: (a, b) => rename(a, b, RENAME_EXCHANGE),
     makeNode: (path, mode, device) => {
       makesNodes ??= { found: loadMakeNode(libc) };
       const { found: mknod } = makesNodes;
@@ -326,6 +331,7 @@ const fallback: Posix = {
   readAhead: () => undefined,
   cachedBytes: () => undefined,
   renameNew: () => false,
+  exchange: () => false,
   makeNode: () => false,
   useHugePages: () => undefined,
   exitNow: () => undefined,

@@ -188,7 +188,7 @@ export class TargetDirectory {
   }
 
   /** Renames an entry, and replaces another atomically. Throws `EISDIR` for a directory. */
-  rename(from: string, to: DiskName): Promise<void> {
+  rename(from: DiskName, to: DiskName): Promise<void> {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
@@ -313,19 +313,46 @@ export class TargetDirectory {
     return new TargetDirectory(descriptor, this.#count, join(this.shown, shown), true);
   }
 
-  /** Replaces a file or link by a new directory. An error leaves the file. */
+  /**
+   * Replaces a file or link by a new directory. An error or a kill leaves the file. If the system
+   * cannot exchange names, a kill may leave the file under a temporary name.
+   */
   async replaceByDirectory(name: DiskName, shown: string): Promise<TargetDirectory> {
     const unfinished = unfinishedName();
     const directory = await this.enter(unfinished, shown);
     try {
-      await this.remove(name);
-      await this.rename(unfinished, name);
+      const old = await this.#swap(unfinished, name);
+      try {
+        await this.removeNamed(old, false);
+      } catch (error) {
+        // For example, another process has replaced the file by a directory.
+        if (old === unfinished) posix().exchange(this.pathOf(old), this.pathOf(name));
+        else {
+          await this.rename(name, unfinished);
+          await this.rename(old, name);
+        }
+        throw error;
+      }
       return directory;
     } catch (error) {
       directory.close();
       await this.removeNamed(unfinished, true).catch(() => undefined);
       throw error;
     }
+  }
+
+  /** Gives a new entry the name of an old one. Returns the new name of the old one. */
+  async #swap(unfinished: string, name: DiskName): Promise<string> {
+    if (posix().exchange(this.pathOf(unfinished), this.pathOf(name))) return unfinished;
+    const aside = unfinishedName();
+    await this.rename(name, aside);
+    try {
+      await this.rename(unfinished, name);
+    } catch (error) {
+      await this.rename(aside, name);
+      throw error;
+    }
+    return aside;
   }
 
   /** Throws `TARGET_CHANGED` if the directory could not be opened again. */
