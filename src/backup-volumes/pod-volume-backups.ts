@@ -7,6 +7,7 @@ import {
   isMovementOver,
   type KubeClient,
   lastingContainers,
+  NO_PARENT,
   NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
   type Pod,
@@ -271,6 +272,7 @@ function podVolumeBackupOf(
       backupStorageLocation: storageLocation,
       repoIdentifier: '',
       uploaderType: 'kopia' as const,
+      ...(spec.backupType === 'Full' && { parentSnapshot: NO_PARENT }),
       ...(parallel > 0 && { uploaderSettings: { ParallelFilesUpload: String(parallel) } }),
     },
   };

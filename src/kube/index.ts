@@ -54,6 +54,7 @@ export {
   targetNamespace,
 } from './api/restore.ts';
 export {
+  NO_PARENT,
   apiVersionOf,
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -158,6 +159,7 @@ export {
   FINAL_MOVEMENT_PHASES,
   type FinalMovementPhase,
   hasEnded,
+  hasNoFiles,
   hasHadRun,
   hasMovementFailed,
   hasPlace,

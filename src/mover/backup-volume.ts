@@ -1,4 +1,11 @@
-import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
+import {
+  CanceledError,
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  printable,
+} from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   excludesOfSnapshot,
@@ -86,6 +93,8 @@ interface BackupSettings {
   readonly ignoreUnreadable?: boolean | undefined;
   /** Time of the volume's snapshot, or shortly before; RFC 3339. */
   readonly frozenAt?: string | undefined;
+  /** ID of the only snapshot to build on; false for none. Default: any of the volume. */
+  readonly parent?: string | false | undefined;
   /** Rules for paths to leave out. */
   readonly excludes?: ExcludeSources | undefined;
 }
@@ -248,7 +257,17 @@ async function parentsOf(
   options: BackupVolumeOptions,
   signal: AbortSignal,
 ): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
-  const { repository, uid, logger } = options;
+  const { repository, uid, logger, parent } = options;
+  // An earlier mover of this backup read this volume.
+  const isOwn = ({ tags }: Snapshot): boolean => tags?.[UPLOAD_TAG] === uid;
+  if (parent === false) return { isParent: isOwn };
+  if (parent !== undefined) {
+    const named = await findParents(repository, [parent], logger);
+    return {
+      isParent: (snapshot) => isOwn(snapshot) || snapshot.id === parent,
+      moreParents: named,
+    };
+  }
   if (!('sourcePod' in options)) return {};
   // In memory, only the first store through a mapping sets a time. Reading all is cheap.
   if (await isInMemory(options.path)) return { isParent: () => false };
@@ -261,24 +280,30 @@ async function parentsOf(
       tags['snapshot-uploader'] === UPLOADER);
   const { isParent = () => true, more = [] } =
     (await options.parents?.(snapshots.filter(isVeleros).map(storedOf), signal)) ?? {};
-  const moreParents: Snapshot[] = [];
-  for (const id of more.slice(0, PARENTS_TRIED_MAX)) {
+  const moreParents = await findParents(repository, more, logger);
+  return {
+    isParent: (snapshot) =>
+      isOwn(snapshot) || (isVeleros(snapshot) && isParent(storedOf(snapshot))),
+    moreParents,
+  };
+}
+
+/** The first complete snapshot. Empty if none can be used. */
+async function findParents(
+  repository: Repository,
+  ids: readonly string[],
+  logger: Logger,
+): Promise<Snapshot[]> {
+  for (const id of ids.slice(0, PARENTS_TRIED_MAX)) {
     try {
       const snapshot = await getSnapshot(repository, id);
-      if (snapshot.incomplete !== undefined) continue;
-      moreParents.push(snapshot);
-      break;
+      if (snapshot.incomplete === undefined) return [snapshot];
     } catch (error) {
       if (!isCode(error, 'SNAPSHOT_NOT_FOUND', 'DAMAGED_SNAPSHOT')) throw error;
       logger.info({ snapshot: id, error: messageOf(error) }, 'an earlier snapshot cannot be used');
     }
   }
-  return {
-    // An earlier mover of this backup read this volume.
-    isParent: (snapshot) =>
-      snapshot.tags?.[UPLOAD_TAG] === uid || (isVeleros(snapshot) && isParent(storedOf(snapshot))),
-    moreParents,
-  };
+  return [];
 }
 
 async function finishedBefore(

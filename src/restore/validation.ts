@@ -31,6 +31,8 @@ export interface RestoreValidationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;
   /** The default for Restores without a value; a Go duration. */
   readonly itemOperationTimeout: string;
+  /** ConfigMap with modifiers for Restores that name none. */
+  readonly defaultModifiers?: string | undefined;
   /** Both throw a sentence about the problem in the ConfigMap. */
   readonly readPolicies?: (config: ConfigMap) => RestorePolicySummary;
   readonly readModifiers?: (config: ConfigMap) => void;
@@ -118,6 +120,10 @@ export async function validateRestore(
     spec.scheduleName = scheduleLabel;
   }
   errors.push(...(await look.policies(spec.resourcePolicy)));
+  const { defaultModifiers } = sources;
+  if (!spec.resourceModifier && defaultModifiers && spec.skipDefaultResourceModifier !== true) {
+    spec.resourceModifier = { kind: 'ConfigMap', name: defaultModifiers };
+  }
   errors.push(...(await look.modifiers(spec.resourceModifier)));
   if (isUnset(spec.itemOperationTimeout)) spec.itemOperationTimeout = sources.itemOperationTimeout;
   errors.push(...laterErrors(spec, backup));

@@ -2,7 +2,14 @@ import { describe, expect, it } from 'vitest';
 import { Results } from '../../src/backup/index.ts';
 import { PodVolumeBackups } from '../../src/backup-volumes/pod-volume-backups.ts';
 import { CodedError } from '../../src/base/index.ts';
-import type { Backup, KubeClient, KubeObject, Pod, Resource } from '../../src/kube/index.ts';
+import type {
+  Backup,
+  KubeClient,
+  KubeObject,
+  Pod,
+  PodVolumeBackup,
+  Resource,
+} from '../../src/kube/index.ts';
 
 const signal = new AbortController().signal;
 const BACKUP = {
@@ -80,10 +87,10 @@ class World {
 
   readonly log = new Results();
 
-  open(): PodVolumeBackups {
+  open(spec: Partial<Backup['spec']> = {}): PodVolumeBackups {
     return new PodVolumeBackups({
       client: this.client,
-      backup: BACKUP,
+      backup: { ...BACKUP, spec: { ...BACKUP.spec, ...spec } },
       log: this.log,
       signal,
       resourceTimeoutMs: 50,
@@ -138,6 +145,16 @@ describe("backups of a pod's volumes", () => {
       },
     });
   });
+  it.each([
+    ['Full', 'none'],
+    ['Incremental', undefined],
+  ] as const)('read all files again where the backup is %s', async (backupType, parent) => {
+    const world = new World();
+    await world.open({ backupType }).begin(pod(), ['data']);
+    const [made] = [...world.made.values()] as PodVolumeBackup[];
+    expect(made?.spec.parentSnapshot).toBe(parent);
+  });
+
   it('are the same when they are asked for again, as by a server that goes on', async () => {
     const world = new World();
     const first = await world.open().begin(pod(), ['data']);

@@ -122,6 +122,20 @@ describe('a volume of a pod', () => {
     expect(snapshot?.stats).toMatchObject({ cachedFiles: 2, nonCachedFiles: 0 });
   });
 
+  it('builds on the snapshot that its CR names, or on none', async () => {
+    const path = makeVolume({ one: 'x'.repeat(10_000), two: 'y'.repeat(20_000) });
+    const move = { ...options(path), ...upload, sourcePod: 'typed' };
+    const first = await backupVolume({ ...move, uid: 't-1' });
+    await backupVolume({ ...move, uid: 't-2', parent: false });
+    await backupVolume({ ...move, uid: 't-3', parent: '0'.repeat(32) });
+    await backupVolume({ ...move, sourcePod: 'elsewhere', uid: 't-4', parent: first.snapshotId });
+    await backupVolume({ ...move, uid: 't-5' });
+    const cached = async (pod: string): Promise<number[]> =>
+      (await snapshotsOf(pod)).map(({ stats }) => stats.cachedFiles).sort();
+    expect(await cached('typed')).toEqual([0, 0, 0, 2]);
+    expect(await cached('elsewhere')).toEqual([2]);
+  });
+
   it('is read again where it is in memory: files that are mapped there change without another time', async () => {
     const path = fs.mkdtempSync('/dev/shm/longshore-');
     try {

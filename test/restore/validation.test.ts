@@ -353,6 +353,33 @@ describe('a Restore', () => {
     expect(await errorsOf(spec, {}, objects)).toEqual([]);
   });
 
+  describe('while the server has modifiers for all restores', () => {
+    const defaultModifiers = 'all';
+    const data = {};
+    const config = { kind: 'ConfigMap', metadata: { name: 'all', namespace: 'velero' }, data };
+    const objects = [...objectsOf({ about: '', spec: {} }), config];
+    const modifierOf = async (more: RestoreSpec): Promise<string | undefined> => {
+      const spec = { ...FROM_B, ...more };
+      const { restore } = await validated({ about: '', spec, objects }, { defaultModifiers });
+      return restore.spec.resourceModifier?.name;
+    };
+
+    it('uses them unless the restore says otherwise', async () => {
+      const own = { kind: 'ConfigMap', name: 'm' };
+      expect(await modifierOf({})).toBe('all');
+      expect(await modifierOf({ skipDefaultResourceModifier: false })).toBe('all');
+      expect(await modifierOf({ skipDefaultResourceModifier: true })).toBeUndefined();
+      expect(await modifierOf({ resourceModifier: own })).toBe('m');
+    });
+
+    it('refuses a restore that would be made without them', async () => {
+      const gone = objectsOf({ about: '', spec: {} });
+      expect(await errorsOf(FROM_B, { defaultModifiers }, gone)).toEqual([
+        'failed to get resource modifiers configmap velero/all',
+      ]);
+    });
+  });
+
   describe('while the API server', () => {
     const failing = (plural: string, error: Error) => {
       const { client } = new ItemCluster(objectsOf({ about: '', spec: {} }));

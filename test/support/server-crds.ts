@@ -1,7 +1,7 @@
 /**
  * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of Velero's kinds
  * that only a server uses. Velero's CLI and server find the same fields, defaults and rules. Short
- * names, and fields for restores in place, are those of Velero 1.19. Only the structure is copied,
+ * names, columns and new fields are those of Velero 1.19. Only the structure is copied,
  * and no text.
  */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -33,22 +33,85 @@ interface Properties {
 }
 
 interface Versions {
-  versions: { schema: { openAPIV3Schema: Properties } }[];
+  versions: {
+    additionalPrinterColumns?: object[];
+    schema: { openAPIV3Schema: Properties };
+  }[];
 }
 
-/** New fields of a Restore in Velero 1.19 (config/crd/v1/bases/velero.io_restores.yaml). */
-const NEWER = {
-  spec: { existingVolumeDataPolicy: { nullable: true, type: 'string' } },
-  uploaderConfig: { deleteExtraFiles: { nullable: true, type: 'boolean' } },
+type Column = readonly [name: string, jsonPath: string, type: string];
+
+const PHASE: Column = ['Status', '.status.phase', 'string'];
+const AGE: Column = ['Age', '.metadata.creationTimestamp', 'date'];
+const PROBLEMS: readonly Column[] = [
+  ['Errors', '.status.errors', 'integer'],
+  ['Warnings', '.status.warnings', 'integer'],
+];
+
+/** Columns of `kubectl get` in Velero 1.19. */
+const COLUMNS: Readonly<Record<string, readonly Column[]>> = {
+  backups: [PHASE, ...PROBLEMS, ['Started', '.status.startTimestamp', 'date'], AGE],
+  restores: [['Backup', '.spec.backupName', 'string'], PHASE, ...PROBLEMS, AGE],
+  downloadrequests: [
+    ['Target Kind', '.spec.target.kind', 'string'],
+    ['Target Name', '.spec.target.name', 'string'],
+    PHASE,
+    AGE,
+  ],
+  serverstatusrequests: [
+    PHASE,
+    ['Server Version', '.status.serverVersion', 'string'],
+    ['Processed', '.status.processedTimestamp', 'date'],
+    AGE,
+  ],
+  volumesnapshotlocations: [
+    ['Provider', '.spec.provider', 'string'],
+    ['Phase', '.status.phase', 'string'],
+    AGE,
+  ],
+};
+
+const BACKUP_TYPE = { enum: ['Full', 'Incremental'], type: 'string' };
+const ANNOTATIONS = { additionalProperties: { type: 'string' }, nullable: true, type: 'object' };
+const OPTIONAL_BOOLEAN = { nullable: true, type: 'boolean' };
+
+/** New fields in Velero 1.19 (config/crd/v1/bases), by the path of their parent. */
+const FIELDS: Readonly<Record<string, Readonly<Record<string, object>>>> = {
+  'backups spec': { backupType: BACKUP_TYPE },
+  'backups spec.metadata': { annotations: ANNOTATIONS },
+  'schedules spec.template': { backupType: BACKUP_TYPE },
+  'schedules spec.template.metadata': { annotations: ANNOTATIONS },
+  'downloadrequests status': {
+    message: { type: 'string' },
+    phase: { enum: ['New', 'Processed', 'Failed'], type: 'string' },
+  },
+  'restores spec': {
+    existingVolumeDataPolicy: { nullable: true, type: 'string' },
+    skipDefaultResourceModifier: OPTIONAL_BOOLEAN,
+  },
+  'restores spec.uploaderConfig': { deleteExtraFiles: OPTIONAL_BOOLEAN },
 };
 
 function withNewer(spec: Crd['spec']): Crd['spec'] {
-  if (spec.names.plural !== 'restores') return spec;
+  const { plural } = spec.names;
   const newer = structuredClone(spec) as Crd['spec'] & Versions;
-  for (const { schema } of newer.versions) {
-    const { properties } = schema.openAPIV3Schema.properties.spec as Properties;
-    Object.assign(properties, NEWER.spec);
-    Object.assign((properties.uploaderConfig as Properties).properties, NEWER.uploaderConfig);
+  for (const version of newer.versions) {
+    const columns = COLUMNS[plural];
+    if (columns) {
+      version.additionalPrinterColumns = columns.map(([name, jsonPath, type]) => ({
+        name,
+        jsonPath,
+        type,
+      }));
+    }
+    for (const [where, fields] of Object.entries(FIELDS)) {
+      const [kind, path = ''] = where.split(' ');
+      if (kind !== plural) continue;
+      const parent = path
+        .split('.')
+        .reduce((at, name) => at.properties[name] as Properties, version.schema.openAPIV3Schema);
+      Object.assign(parent.properties, fields);
+    }
   }
   return newer;
 }

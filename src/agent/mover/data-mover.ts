@@ -38,6 +38,7 @@ import {
   hadMoverBefore,
   namespaceOf,
   originOf,
+  parentOf,
   waiterOf,
 } from './moved-volume.ts';
 import { phaseOf, type Movement } from '../movement.ts';
@@ -374,6 +375,7 @@ async function moveBytes(
       ...common,
       ...originOf(kind, movement, asking),
       uid: movement.metadata.uid,
+      parent: parentOf(kind, movement),
       frozenAt: options.frozenAt,
       excludes: excludedPathsOf(common.config, parseExcludesVariable(options.excludes)),
       compression,

@@ -3,6 +3,7 @@ import {
   type DataDownload,
   type DataUpload,
   inPlaceOrderOf,
+  NO_PARENT,
   type Pod,
   type PodVolumeBackup,
   type PodVolumeRestore,
@@ -72,6 +73,15 @@ export function configOf(kind: MovedKind, moved: Movement): Readonly<Record<stri
       : (spec as DataUpload['spec'] | DataDownload['spec']).dataMoverConfig) ?? {}
   );
 }
+
+/** ID of the only snapshot that a backup may build on; false for none. Default: any. */
+export const parentOf = (kind: MovedKind, moved: Movement): string | false | undefined => {
+  if (kind !== 'DataUpload' && kind !== 'PodVolumeBackup') return undefined;
+  const { parentSnapshot = '' } = (moved as DataUpload | PodVolumeBackup).spec;
+  // Velero's documentation has "auto" for the default.
+  if (parentSnapshot === NO_PARENT) return false;
+  return ['', 'auto'].includes(parentSnapshot) ? undefined : parentSnapshot;
+};
 
 type Usable = Pick<VolumeMoveOptions, 'assertUsable'>;
 

@@ -14,6 +14,8 @@ export interface BackupServer {
   readonly defaults: BackupDefaults;
   /** The ConfigMap with the policies for all backups. */
   readonly globalPolicies: string | undefined;
+  /** The ConfigMap with the modifiers for restores that name none. */
+  readonly defaultModifiers?: string | undefined;
   readonly hasSnapshotLocation: boolean;
 }
 
@@ -64,6 +66,7 @@ function serverSettings({ spec }: Deployment): Settings | undefined {
       defaultVolumesToFsBackup: isOn('default-volumes-to-fs-backup'),
     },
     globalPolicies: valuesOf(args, 'global-backup-volume-policies-configmap').at(-1),
+    defaultModifiers: valuesOf(args, 'default-resource-modifier-configmap').at(-1),
   };
 }
 

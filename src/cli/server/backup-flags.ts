@@ -74,5 +74,13 @@ export function addRestoreFlags(command: Command): void {
       '--terminating-resource-timeout <duration>',
       'how long a restore waits for a namespace or volume of the same name to be gone',
       '10m0s',
+    )
+    .option(
+      '--default-resource-modifier-configmap <name>',
+      'ConfigMap with modifiers for restores that name none',
+    )
+    .option(
+      '--max-backup-extraction-size <megabytes>',
+      'limit for the unpacked objects of a backup (default: 65536)',
     );
 }

@@ -72,6 +72,8 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
 export interface RestoreFlags {
   restoreResourcePriorities?: string;
   terminatingResourceTimeout?: string;
+  defaultResourceModifierConfigmap?: string;
+  maxBackupExtractionSize?: string;
   deployment: string;
 }
 
@@ -79,13 +81,22 @@ export interface RestoreFlags {
 export function restoreSettingsOf(flags: RestoreFlags): RestoreSettings {
   const { restoreResourcePriorities: named, terminatingResourceTimeout: timeout = '10m0s' } = flags;
   const terminatingMs = durationFlagMs('--terminating-resource-timeout', timeout, '10m0s');
-  const { deployment } = flags;
+  const { deployment, defaultResourceModifierConfigmap: defaultModifiers } = flags;
+  const contentBytesMax = extractionBytes(flags.maxBackupExtractionSize);
   try {
     const priorities = named === undefined ? RESTORE_PRIORITIES : parsePriorities(named);
-    return { priorities, terminatingMs, deployment };
+    return { priorities, terminatingMs, defaultModifiers, contentBytesMax, deployment };
   } catch (error) {
     throw new UsageError(`--restore-resource-priorities: ${(error as Error).message}`);
   }
+}
+
+/** Velero counts in MiB, and takes 0 for its default. */
+function extractionBytes(text = '0'): number | undefined {
+  if (!/^\d{1,9}$/.test(text)) {
+    throw new UsageError(`--max-backup-extraction-size "${text}" is not a number of megabytes`);
+  }
+  return Number(text) === 0 ? undefined : Number(text) * 2 ** 20;
 }
 
 function wholeOf(flag: string, text: string): number {

@@ -30,6 +30,8 @@ export interface BackupSpec extends OldLists, ScopedLists {
   orLabelSelectors?: readonly LabelSelector[] | null | undefined;
   snapshotVolumes?: boolean | null;
   snapshotMoveData?: boolean | null;
+  /** `Full` reads all data of volumes again; Velero 1.19. */
+  backupType?: 'Full' | 'Incremental' | '' | null;
   datamover?: string;
   /** Durations are as Go writes them, such as `720h0m0s`. */
   ttl?: string;

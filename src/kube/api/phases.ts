@@ -61,6 +61,9 @@ export const hasPlace = (phase: AnyPhase): boolean =>
 export const isGathering = isIn('queued', 'running');
 /** A Backup has nothing to restore. */
 export const isUnstored = isIn('queued', 'running', 'refused');
+const isBeforeFiles = isIn('queued', 'refused');
+/** The object has no files in the bucket. Velero takes an empty phase for unknown. */
+export const hasNoFiles = (phase: AnyPhase): boolean => Boolean(phase) && isBeforeFiles(phase);
 /** A run has begun, and has not ended. */
 export const isUnderWay = isIn('running', 'waiting', 'finalizing');
 export const isWaiting = isIn('waiting');
@@ -129,7 +132,7 @@ export const isMovementWaiting = (phase: AnyPhase): boolean =>
   isNew(phase) || phase === 'Accepted' || phase === 'Prepared';
 
 /** DeleteBackupRequest, DownloadRequest and ServerStatusRequest: the request is answered. */
-export const isAnswered = (phase: AnyPhase): boolean => phase === 'Processed';
+export const isAnswered = (phase: AnyPhase): boolean => phase === 'Processed' || phase === 'Failed';
 
 /** The containers of a Pod have ended for good. */
 export const isPodOver = (phase: AnyPhase): boolean => phase === 'Succeeded' || phase === 'Failed';

@@ -36,6 +36,9 @@ import type {
   PodVolumeRestoreStatus,
 } from './schema.ts';
 
+/** `parentSnapshot` of a DataUpload or PodVolumeBackup that reads all data again; Velero 1.19. */
+export const NO_PARENT = 'none';
+
 export interface DataUpload extends KubeObject {
   spec: DataUploadSpec;
   status?: DataUploadStatus;
@@ -100,7 +103,9 @@ export type DownloadTargetKind =
 export interface DownloadRequest extends KubeObject {
   spec?: { target?: { kind: DownloadTargetKind; name: string } };
   status?: {
-    phase?: 'New' | 'Processed';
+    /** `Failed`, with a message: since Velero 1.19. */
+    phase?: 'New' | 'Processed' | 'Failed';
+    message?: string;
     downloadURL?: string;
     /** RFC 3339. After this time the request may be deleted. */
     expiration?: string | null;

@@ -51,6 +51,8 @@ export interface RestoreSpec {
   itemOperationTimeout?: string;
   resourcePolicy?: LocalReference | null;
   resourceModifier?: LocalReference | null;
+  /** Do not use the server's default modifiers; Velero 1.19. */
+  skipDefaultResourceModifier?: boolean | null;
   hooks?: { readonly resources?: readonly RestoreHookSpec[] | null } | null;
 }
 

@@ -48,6 +48,11 @@ const restoreType = z
   .string()
   .describe('"full" or "incremental" for a volume that exists already; empty for a new one.');
 
+/** Velero 1.19. */
+const parentSnapshot = z
+  .string()
+  .describe('"none" for a full backup, the ID of an earlier snapshot, or empty to find one.');
+
 const dataUploadSpec = z.looseObject({
   backupStorageLocation: storageLocation,
   cancel: cancel.optional(),
@@ -63,7 +68,9 @@ const dataUploadSpec = z.looseObject({
   dataMoverConfig: moverConfig.nullable().optional(),
   datamover: datamover.optional(),
   operationTimeout,
+  parentSnapshot: parentSnapshot.optional(),
   snapshotType: z.string().describe('The kind of the snapshot; CSI.'),
+  sourceFSType: z.string().optional().describe('File system of the source volume.'),
   sourceNamespace: z.string().describe('Namespace of the PVC and of its repository.'),
   sourcePVC: z.string().describe('Name of the PVC that the snapshot was taken of.'),
 });
@@ -98,6 +105,7 @@ const dataDownloadSpec = z.looseObject({
   snapshotSize: int64.optional().describe('Logical size of the snapshot in bytes.'),
   sourceNamespace: z.string().describe('Namespace at backup time: it selects the repository.'),
   targetVolume: z.looseObject({
+    fsType: z.string().optional().describe('File system of the volume.'),
     namespace: z.string(),
     pv: z.string(),
     pvc: z.string(),
@@ -148,6 +156,7 @@ const podVolumeBackupSpec = z.looseObject({
   backupStorageLocation: storageLocation,
   cancel: cancel.optional(),
   node: z.string().describe('The node that the pod runs on.'),
+  parentSnapshot: parentSnapshot.optional(),
   pod: podReference,
   repoIdentifier: z.string(),
   tags: strings.optional(),

@@ -10,6 +10,7 @@ import {
   type DataUpload,
   type KubeObject,
   type NewObject,
+  NO_PARENT,
   NOT_IN_BACKUPS,
   type PersistentVolume,
   type PersistentVolumeClaim,
@@ -291,7 +292,7 @@ function uploadOf(
   { snapshot, content }: CutSnapshot,
 ): NewObject<DataUpload> {
   const { name, uid } = backup.metadata;
-  const { datamover, storageLocation = '', uploaderConfig } = backup.spec;
+  const { backupType, datamover, storageLocation = '', uploaderConfig } = backup.spec;
   const parallel = uploaderConfig?.parallelFilesUpload ?? 0;
   const config = {
     ...(parallel > 0 && { ParallelFilesUpload: String(parallel) }),
@@ -326,6 +327,7 @@ function uploadOf(
       sourceNamespace: pvc.metadata.namespace ?? '',
       backupStorageLocation: storageLocation,
       operationTimeout: snapshotTimeout(backup),
+      ...(backupType === 'Full' && { parentSnapshot: NO_PARENT }),
       ...(datamover !== undefined && { datamover }),
       ...(Object.keys(config).length > 0 && { dataMoverConfig: config }),
     },

@@ -143,6 +143,7 @@ async function openRunner(parts: RestoreParts): Promise<ClusterRestoreRunner> {
     logFormat: settings.logFormat,
     timeoutNsOf,
     trustsMustInclude: settings.trustsMustInclude,
+    contentBytesMax: settings.contentBytesMax,
   });
 }
 
@@ -157,6 +158,7 @@ function restoreController(parts: RestoreParts): RestoreController {
     runner: lazily(() => openRunner(parts)),
     validation: {
       itemOperationTimeout: settings.defaults.itemOperationTimeout,
+      defaultModifiers: settings.defaultModifiers,
       readPolicies: restorePoliciesOf,
       readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
     },

@@ -23,6 +23,10 @@ export interface BackupSettings {
 }
 
 export interface RestoreSettings {
+  /** ConfigMap with modifiers for Restores that name none. */
+  readonly defaultModifiers?: string | undefined;
+  /** Limit for the unpacked objects of a backup. */
+  readonly contentBytesMax?: number | undefined;
   readonly priorities: RestorePriorities;
   readonly terminatingMs: number;
   /** The Deployment whose image has the helper for waiting pods. */

@@ -13,6 +13,7 @@ import { blobId, type BlobStorage } from '../../blob/index.ts';
 import {
   DOWNLOAD_REQUESTS,
   type DownloadRequest,
+  isAnswered,
   type KubeClient,
   refOf,
   type Result,
@@ -65,8 +66,9 @@ const MINUTE_MS = 60_000;
 
 /**
  * Answers DownloadRequests with URLs like Velero's controller of that name, and removes them after
- * ten minutes. A failed request stays `New`, as in Velero. Its status has no field for messages, so
- * an Event and the log give the reason.
+ * ten minutes. A request that can never be answered is `Failed` with a message, as in Velero 1.19.
+ * Definitions of Velero 1.18 know no such phase: the request stays `New`. An Event and the log give
+ * the reason in any case.
  */
 export class DownloadController extends LeadingController<DownloadRun> {
   readonly name = 'download-request';
@@ -128,7 +130,7 @@ class DownloadRun {
       return undefined;
     }
     const rest = { requeueAfterMs: Math.min(restMs, REST_MS_MAX) };
-    if (request.status?.phase === 'Processed' || known.isAnswered) return rest;
+    if (isAnswered(request.status?.phase) || known.isAnswered) return rest;
     const ended = this.#requests.work.ended(key);
     if (ended && 'error' in ended) {
       this.#requests.work.forget(key);
@@ -194,7 +196,8 @@ class DownloadRun {
       source = await findSource(request, this.#options.client, this.#lead.signal);
     } catch (error) {
       if (!isCode(error, 'NO_DOWNLOAD')) throw error;
-      const answer = { uid, failure: messageOf(error), retryMs: MISSING_MS };
+      const retryMs = retryOf(error) === 'never' ? undefined : MISSING_MS;
+      const answer = { uid, failure: messageOf(error), retryMs };
       this.#requests.work.begin(key, AT_ONCE_BY_ITSELF, () => Promise.resolve(answer));
       return;
     }
@@ -315,15 +318,15 @@ class DownloadRun {
   ): Promise<Result | undefined> {
     const { client, logger } = this.#options;
     const { namespace, name, uid } = request.metadata;
-    const isAnswered = 'url' in answer;
+    const hasUrl = 'url' in answer;
     const before = known.expiration ?? request.status?.expiration ?? undefined;
     // Counted from the answer; without an answer, from the first attempt.
     const expiration =
-      isAnswered || before === undefined
+      hasUrl || before === undefined
         ? rfc3339Seconds(BigInt(this.#nowMs() + URL_MS) * 1_000_000n)
         : before;
-    if (isAnswered || before === undefined) {
-      const answered = isAnswered && { phase: 'Processed', downloadURL: answer.url };
+    if (hasUrl || before === undefined) {
+      const answered = hasUrl && { phase: 'Processed', downloadURL: answer.url };
       this.#lead.assertLeading();
       await client.patch(
         DOWNLOAD_REQUESTS,
@@ -333,18 +336,34 @@ class DownloadRun {
       );
     }
     known.expiration = expiration;
-    known.isAnswered = isAnswered;
-    if (isAnswered) known.sinceMs = performance.now();
-    if (isAnswered) return { requeueAfterMs: REST_MS_MAX };
+    known.isAnswered = hasUrl;
+    if (hasUrl) known.sinceMs = performance.now();
+    if (hasUrl) return { requeueAfterMs: REST_MS_MAX };
     if (known.said !== answer.failure) {
       const { kind, name: target } = request.spec?.target ?? {};
       logger.error({ downloadRequest: name, kind, target }, `no download URL: ${answer.failure}`);
       this.#requests.events.record(request, 'NoDownloadURL', answer.failure, 'Warning');
     }
     known.said = answer.failure;
+    if (answer.retryMs === undefined) await this.#fail(request, answer.failure);
     // After a final failure the request expires, and the next command creates a new one.
     known.restsUntilMs = performance.now() + (answer.retryMs ?? URL_MS);
     return { requeueAfterMs: Math.min(answer.retryMs ?? REST_MS_MAX, REST_MS_MAX) };
+  }
+
+  /** Ends the wait of a client of Velero 1.19. */
+  async #fail({ metadata }: DownloadRequest, message: string): Promise<void> {
+    const { namespace, name, uid } = metadata;
+    const patch = { metadata: { uid }, status: { phase: 'Failed', message } };
+    this.#lead.assertLeading();
+    try {
+      const ref = { namespace, name };
+      await this.#options.client.patch(DOWNLOAD_REQUESTS, ref, patch, {
+        signal: this.#lead.signal,
+      });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_INVALID', 'KUBE_NOT_FOUND')) throw error;
+    }
   }
 }
 

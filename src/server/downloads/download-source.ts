@@ -5,6 +5,7 @@ import {
   BACKUPS,
   type BackupStorageLocation,
   type DownloadRequest,
+  hasNoFiles,
   type KubeClient,
   type KubeObject,
   RESTORES,
@@ -28,7 +29,8 @@ export interface DownloadSource {
 
 /**
  * Finds the file of a request. Throws `NO_DOWNLOAD` with the missing object, and errors of the API
- * server. A missing object may still appear, such as a backup during a sync.
+ * server. A missing object may still appear, such as a backup during a sync. No retry helps if the
+ * owner has no files.
  */
 export async function findSource(
   request: DownloadRequest,
@@ -59,7 +61,13 @@ export async function findSource(
       `there is no backup storage location ${namespace ?? ''}/${storageLocation}, where backup ${backupName} is kept`,
     );
   }
-  const { uid } = (restore ?? backup).metadata;
+  const owner = restore ?? backup;
+  const { uid } = owner.metadata;
+  const { phase } = (owner as { status?: { phase?: string } }).status ?? {};
+  if (hasNoFiles(phase)) {
+    const text = `${downloadOwner(kind).toLowerCase()} ${name} is in phase ${phase ?? ''} and has no files`;
+    throw new CodedError('NO_DOWNLOAD', text);
+  }
   return {
     location,
     key: downloadKey(kind, name),

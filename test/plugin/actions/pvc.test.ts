@@ -130,6 +130,17 @@ it('asks for a snapshot to be moved, with the names and labels that Velero has',
   ]);
 });
 
+it.each([
+  ['Full', 'none'],
+  ['Incremental', undefined],
+] as const)('asks for a backup of the type %s', async (backupType, parent) => {
+  const name = `b-${backupType.toLowerCase()}`;
+  const backup = backupOf(name, { backupType });
+  await execute(await volume(name), backup);
+  const [upload] = await uploadsOf(backup);
+  expect(upload?.spec.parentSnapshot).toBe(parent);
+});
+
 it('copies the rules of a PVC for excluded paths into its DataUpload', async () => {
   const pvc = await volume('excluding');
   const rules = '# caches\n/cache/\n"a,b"\n';

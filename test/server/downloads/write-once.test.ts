@@ -10,6 +10,7 @@ import {
   BACKUPS,
   connectToCluster,
   DOWNLOAD_REQUESTS,
+  type DownloadRequest,
   EVENTS,
   NAMESPACES,
   waitFor,
@@ -75,10 +76,10 @@ async function start(
     await running;
     client.close();
   });
-  const ask = (name: string) =>
+  const ask = (name: string, backup = 'b1') =>
     client.create(DOWNLOAD_REQUESTS, {
       metadata: { namespace, name },
-      spec: { target: { kind: 'BackupLog', name: 'b1' } },
+      spec: { target: { kind: 'BackupLog', name: backup } },
     });
   const told = async (): Promise<string[]> =>
     (await client.list(EVENTS, { namespace })).map(({ message }) => message ?? '');
@@ -92,7 +93,7 @@ async function start(
       { timeoutMs: 10_000, signal: new AbortController().signal },
     );
   };
-  return { bucket, urlOf, ask, told };
+  return { bucket, client, namespace, urlOf, ask, told };
 }
 
 describe('downloads from a location that is written once', () => {
@@ -127,5 +128,25 @@ describe('downloads from a location without annotations', () => {
     await expect.poll(told).toEqual([expect.stringContaining('b1-logs.gz is encrypted')]);
     text = 'plain text';
     expect(await urlOf('plain')).toBe('https://bucket.example/backups/b1/b1-logs.gz');
+  });
+});
+
+describe('downloads of an object without files', () => {
+  it.each(['New', 'Queued', 'FailedValidation'])('fail with a message: %s', async (phase) => {
+    const { ask, client, namespace } = await start();
+    await client.create(BACKUPS, {
+      metadata: { namespace, name: 'early' },
+      spec: { storageLocation: 'default' },
+      status: { phase },
+    });
+    await ask('logs', 'early');
+    const look = (request?: DownloadRequest) =>
+      request?.status?.phase === 'Failed' ? request.status : undefined;
+    const ref = { namespace, name: 'logs' };
+    expect(await waitFor(client, DOWNLOAD_REQUESTS, ref, look, { timeoutMs: 10_000 })).toEqual({
+      phase: 'Failed',
+      message: `backup early is in phase ${phase} and has no files`,
+      expiration: expect.any(String) as string,
+    });
   });
 });

@@ -39,6 +39,7 @@ export interface BackupSpecFlags extends CommonFlags {
   csiSnapshotTimeout?: string;
   snapshotVolumes?: boolean;
   snapshotMoveData?: boolean;
+  backupType?: 'Full' | 'Incremental';
   dataMover?: string;
   defaultVolumesToFsBackup?: boolean;
   resourcePoliciesConfigmap?: string;
@@ -57,6 +58,7 @@ export interface RestoreSpecFlags extends CommonFlags {
   restoreVolumes?: boolean;
   preserveNodeports?: boolean;
   resourceModifierConfigmap?: string;
+  skipDefaultResourceModifier?: boolean;
   resourcePoliciesConfigmap?: string;
   writeSparseFiles?: boolean;
   parallelFilesDownload?: number;
@@ -198,6 +200,15 @@ function csvOf(text: string, sign: string): string[] {
   }
 }
 
+/** Velero takes any case. */
+function backupTypeValue(text: string): 'Full' | 'Incremental' {
+  const type = (['Full', 'Incremental'] as const).find(
+    (each) => each.toLowerCase() === text.trim().toLowerCase(),
+  );
+  if (type) return type;
+  throw new UsageError(`--backup-type "${text}" is neither Full nor Incremental`);
+}
+
 const READERS: Readonly<Record<string, Read>> = {
   includeNamespaces: listValue,
   excludeNamespaces: listValue,
@@ -222,10 +233,12 @@ const READERS: Readonly<Record<string, Read>> = {
   orderedResources: orderedResourcesValue,
   snapshotVolumes: booleanValue('--snapshot-volumes'),
   snapshotMoveData: booleanValue('--snapshot-move-data'),
+  backupType: backupTypeValue,
   defaultVolumesToFsBackup: booleanValue('--default-volumes-to-fs-backup'),
   parallelFilesUpload: wholeNumberValue('--parallel-files-upload'),
   allowPartiallyFailed: booleanValue('--allow-partially-failed'),
   restoreVolumes: booleanValue('--restore-volumes'),
+  skipDefaultResourceModifier: booleanValue('--skip-default-resource-modifier'),
   deleteExtraFiles: booleanValue('--delete-extra-files'),
   preserveNodeports: booleanValue('--preserve-nodeports'),
   writeSparseFiles: booleanValue('--write-sparse-files'),

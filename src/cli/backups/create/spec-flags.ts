@@ -33,6 +33,10 @@ export function addBackupSpecFlags(command: Command): void {
     .option('--csi-snapshot-timeout <duration>', 'how long a snapshot of a CSI driver may take');
   bareBoolean(command, '--snapshot-volumes', 'take snapshots of volumes; false takes none');
   bareBoolean(command, '--snapshot-move-data', 'move the data of snapshots into the location');
+  command.option(
+    '--backup-type <type>',
+    'Full reads all data of volumes again, Incremental what changed (default: Incremental)',
+  );
   command.option('--data-mover <name>', 'who moves the data (default: velero, the built-in one)');
   bareBoolean(
     command,
@@ -77,6 +81,11 @@ export function addRestoreSpecFlags(command: Command): void {
     .option('--status-exclude-resources <list>', 'of these, those whose status is not');
   bareBoolean(command, '--restore-volumes', 'restore volumes; false restores none');
   bareBoolean(command, '--preserve-nodeports', 'keep the node ports of Services');
+  bareBoolean(
+    command,
+    '--skip-default-resource-modifier',
+    'do not use the modifiers that the server has for all restores',
+  );
   command
     .option('--resource-modifier-configmap <name>', 'ConfigMap with resource modifiers')
     .option(

@@ -136,6 +136,7 @@ export function backupSpecOf(flags: BackupSpecFlags): Fields {
     orLabelSelectors: flags.orSelector,
     snapshotVolumes: flags.snapshotVolumes,
     snapshotMoveData: flags.snapshotMoveData,
+    backupType: flags.backupType,
     datamover: flags.dataMover,
     defaultVolumesToFsBackup: flags.defaultVolumesToFsBackup,
     ttl: flags.ttl ?? ttl,
@@ -170,6 +171,7 @@ export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
     preserveNodePorts: flags.preserveNodeports,
     itemOperationTimeout: flags.itemOperationTimeout ?? UNSET_DURATION,
     resourcePolicy: policies ? { kind: POLICY_KIND, name: policies } : undefined,
+    skipDefaultResourceModifier: flags.skipDefaultResourceModifier,
     resourceModifier: modifier ? { apiGroup: '', kind: POLICY_KIND, name: modifier } : undefined,
     restoreStatus: statusIncludeResources && {
       includedResources: statusIncludeResources,

@@ -50,6 +50,7 @@ export async function rehearse(
   report: RehearsalReport,
 ): Promise<RehearsalResult> {
   const { client, namespace, signal } = session;
+  const { hasCsi, defaultModifiers } = await backupServerOf(client, namespace, signal);
   const {
     restore: valid,
     errors,
@@ -59,6 +60,7 @@ export async function rehearse(
     {
       client,
       itemOperationTimeout: OPERATION_TIMEOUT,
+      defaultModifiers,
       readPolicies: restorePoliciesOf,
       readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
     },
@@ -68,7 +70,6 @@ export async function rehearse(
     const text = `the server would refuse this restore: ${errors.join('; ')}`;
     throw new CodedError('NOT_VALID', text);
   }
-  const { hasCsi } = await backupServerOf(client, namespace, signal);
   const restore = asIfMade(valid);
   const directory = mkdtempSync(join(tmpdir(), 'longshore-rehearsal-'));
   try {

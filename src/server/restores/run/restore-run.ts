@@ -91,6 +91,8 @@ export interface RestoreRunSettings {
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
   readonly trustsMustInclude?: boolean;
+  /** Limit for the unpacked objects of a backup; that of the archive by default. */
+  readonly contentBytesMax?: number | undefined;
   readonly resourceTimeoutMs: number;
   /** The same as in the controller of operations. */
   readonly timeoutNsOf?: TimeoutOf<Restore>;
@@ -163,6 +165,7 @@ export class RestoreRun {
       restore,
       directory,
       readPolicies,
+      contentBytesMax: this.#settings.contentBytesMax,
       location: this.#request.location,
       logger,
       patienceMs,

@@ -1,4 +1,9 @@
-import type { BackupArchive, Contents, StoredBackup } from '../../../archive/index.ts';
+import {
+  type BackupArchive,
+  CONTENT_LIMITS,
+  type Contents,
+  type StoredBackup,
+} from '../../../archive/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
 import { identityOfStored } from '../../../item-operations/index.ts';
@@ -41,6 +46,7 @@ export interface RestoreSourcesOptions {
   readonly directory: string;
   /** Throws if the ConfigMap is invalid. */
   readonly readPolicies?: ((config: ConfigMap) => FinePolicies) | undefined;
+  readonly contentBytesMax?: number | undefined;
   readonly logger: Logger;
   readonly patienceMs?: number | undefined;
   readonly signal: AbortSignal;
@@ -52,6 +58,10 @@ export interface RestoreSourcesOptions {
  */
 export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
   const { client, archive, restore, location, directory, readPolicies, signal } = options;
+  const limits = {
+    ...CONTENT_LIMITS,
+    unpackedBytesMax: options.contentBytesMax ?? CONTENT_LIMITS.unpackedBytesMax,
+  };
   const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
   const { namespace } = restore.metadata;
   const ref = { namespace, name: backupName };
@@ -65,7 +75,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   stored.assertTrusted(known);
   await using opened = new AsyncDisposableStack();
   const contents = opened.use(
-    await download(() => stored.openContents({ directory, signal }), options),
+    await download(() => stored.openContents({ directory, limits, signal }), options),
   );
   const backup = await download(() => identityOfStored(stored, signal), options);
   const volumes = await download(

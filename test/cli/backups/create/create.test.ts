@@ -7,7 +7,15 @@ import {
   SCHEDULES,
   validLabel,
 } from '../../../../src/kube/index.ts';
-import { assertCron } from '../../../../src/cli/backups/create/specs.ts';
+import {
+  readFlags,
+  type RestoreSpecFlags,
+} from '../../../../src/cli/backups/create/flag-values.ts';
+import {
+  assertCron,
+  backupSpecOf,
+  restoreSpecOf,
+} from '../../../../src/cli/backups/create/specs.ts';
 import { Api } from '../support/api.ts';
 
 let api: Api;
@@ -22,6 +30,13 @@ const countAll = async (): Promise<number> => {
   );
   return lists.flat().length;
 };
+it('fields of Velero 1.19 have the values of the flags', () => {
+  expect(backupSpecOf(readFlags({ backupType: 'full' }))).toMatchObject({ backupType: 'Full' });
+  const skipDefaultResourceModifier = true;
+  const flags = readFlags<RestoreSpecFlags>({ skipDefaultResourceModifier: 'true' });
+  expect(restoreSpecOf(flags)).toMatchObject({ skipDefaultResourceModifier });
+});
+
 const specOf = (object: KubeObject): unknown => (object as { spec?: unknown }).spec;
 
 describe('what makes no sense is a usage error, and nothing is created:', () => {
@@ -42,6 +57,7 @@ describe('what makes no sense is a usage error, and nothing is created:', () => 
     [['backup', 'create', 'a', '-l', 'a=b', '--or-selector', 'a=b'], 'either --selector or'],
     [['backup', 'create', 'a', '--snapshot-volumes=maybe'], 'is neither true nor false'],
     [['backup', 'create', 'a', '--parallel-files-upload', '-1'], 'is not a whole number'],
+    [['backup', 'create', 'a', '--backup-type', 'all'], 'is neither Full nor Incremental'],
     [['backup', 'create', 'a', '--ordered-resources', 'pods'], 'is not of the form pods='],
     [['backup', 'create', 'a', '--include-namespaces', 'a_b'], 'invalid namespace "a_b"'],
     [
