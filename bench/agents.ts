@@ -1,10 +1,12 @@
 /**
- * `node bench/agents.ts [--uploads N] [--agents N] [--dead N] [--rate N] [--processes N]`: so many
- * DataUploads and agents on one real API server (etcd, kube-apiserver; no nodes: whatever is
- * claimed is failed by its missing snapshot). Some agents die on the way. Prints conflicts and
- * requests per CR, and the time until all have ended. Agents know of each other by their pods only.
- * `--rate`: uploads made in a second; without it all at once, which is more than two cores can do
- * for a hundred agents, and so measures agents that hear everything late.
+ * `node bench/agents.ts [--uploads N] [--agents N] [--dead N] [--rate N] [--processes N]`: N
+ * DataUploads and N agents on one real API server.
+ *
+ * The API server runs with etcd and without nodes: a missing snapshot fails every claimed upload.
+ * Some agents die on the way. Prints conflicts and requests per CR, and the time until all uploads
+ * have ended. Agents know each other by their pods only. `--rate`: uploads that are created per
+ * second. By default all are created at once. A hundred agents then overload two cores, and every
+ * agent hears late of changes.
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -33,7 +35,10 @@ const NOTICED_MS = 15_000;
 if (values.nodes !== undefined) await runAgents(values.nodes.split(','), values.kubeconfig ?? '');
 else await measure();
 
-/** Runs agents of these nodes until the parent goes; those that it names die. */
+/**
+ * Runs agents of these nodes until the parent ends. A message of the parent names a node whose
+ * agent dies.
+ */
 async function runAgents(nodes: readonly string[], kubeconfig: string): Promise<void> {
   const aborts = new Map<string, AbortController>();
   for (const node of nodes) {
@@ -104,7 +109,7 @@ async function measure(): Promise<void> {
   for (let i = 0; i < count; i += 10) {
     if (rate > 0) await sleep(Math.max(0, start + (i / rate) * 1000 - performance.now()));
     await Promise.all(Array.from({ length: Math.min(10, count - i) }, (_, k) => create(i + k)));
-    // Some die with what they have; their pods stay, and are seen not to be ready later.
+    // Some agents die with claimed uploads. Their pods stay, and turn out not to be ready later.
     if (i === Math.floor(count / 20) * 10)
       for (const [k, node] of nodes.slice(0, Number(values.dead)).entries()) {
         processes[k % processes.length]?.send(node);

@@ -1,9 +1,11 @@
 /**
- * `node --expose-gc bench/backup-sync.ts [--backups N]`: what it takes to sync a location that has
- * so many backups (10,000 by default), each with two pod volume backups: the first sync of a new
- * cluster, one that finds nothing new, and two that find half of them gone. Prints seconds, the
- * growth of the heap, and requests to bucket and API server. Both are in memory and answer at once,
- * so that only the controller's own work is measured.
+ * `node --expose-gc bench/backup-sync.ts [--backups N]`: cost of the sync of a location with N
+ * backups (10,000 by default), each with two pod volume backups.
+ *
+ * Measures the first sync of a new cluster, a sync without changes, and two syncs that each find
+ * half of the backups deleted. Prints seconds, the growth of the heap, and requests to bucket and
+ * API server. Both are in memory and answer at once, so that only the controller's own work is
+ * measured.
  */
 import { gzipSync } from 'node:zlib';
 import { parseArgs } from 'node:util';

@@ -1,12 +1,18 @@
 /**
- * `node bench/browse-10m.ts [--files 10000000] [--wide 1000000] [--rounds 5]`: how long it takes
- * until the first byte of a single file is there, from a backup of so many files: one directory
- * with a million names, the others in a tree eight levels deep, a thousand a directory. The tree is
- * written as directories of a repository only; all files have the same few bytes. Prints a JSON
- * line for each way: `longshore browse --cat` as a new process, and the page over HTTP as soon as
- * it listens and when the repository is open, for the last name of the wide directory and a file of
- * the deep tree, with median and longest seconds and the peak of memory in MiB; then the first and
- * the last page of the wide directory. The API server is in memory, the bucket a directory.
+ * `node bench/browse-10m.ts [--files 10000000] [--wide 1000000] [--rounds 5]`: time until the first
+ * byte of a single file from a backup of so many files.
+ *
+ * The wide directory has a million names. The other files are in a tree of eight levels, a thousand
+ * per directory. The tree exists only as directories of a repository, and all files have the same
+ * few bytes. Prints a JSON line for each way, with median and longest seconds and the peak of
+ * memory in MiB:
+ * - `longshore browse --cat` as a new process, for the last name of the wide directory and a file
+ *   of the deep tree
+ * - the page over HTTP for the same two files, as soon as it listens, and when the repository is
+ *   open
+ * - the first and the last page of the wide directory
+ *
+ * The API server is in memory, and the bucket is a directory.
  */
 import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,14 +1,17 @@
 /**
- * `node bench/cluster.ts [--agents N] [--uploads N] [--downloads N] [--orphans N] [--queue N] [--rate N]`:
- * the agents of so many nodes in virtual time, on the embedded API server's store. They rest; then
- * volumes are moved up and down, a tenth of the nodes dies, and the API server is away for five
- * minutes. Prints requests for each CR by verb and kind, conflicts, requests at rest, and how long
- * after the outage the first CR was claimed. `--orphans`: downloads whose PVC never comes; what
- * they cost once all else has ended is printed too. `--queue`: so many CRs are prepared at once.
+ * `node bench/cluster.ts [--agents N] [--uploads N] [--downloads N] [--orphans N]
+ * [--queue N] [--rate N]`: the agents of N nodes in virtual time, on the embedded API server's
+ * store.
  *
- * `node bench/cluster.ts --one [--agents N] [--waiting N]`: one agent of so many in real time,
- * beside so many CRs that wait: its processor time and memory at rest, while they come, and while
- * they wait.
+ * The agents rest first. Then volumes are moved up and down, a tenth of the nodes dies, and the API
+ * server is away for five minutes. Prints requests for each CR by verb and kind, conflicts, and
+ * requests at rest. Also prints how long after the outage the first CR was claimed. `--orphans`:
+ * downloads whose PVC never comes, and their cost after all other work has ended. `--queue`: number
+ * of CRs that are prepared at once.
+ *
+ * `node bench/cluster.ts --one [--agents N] [--waiting N]`: one of N agents in real time, beside N
+ * waiting CRs. Prints its processor time and memory at rest, while the CRs come, and while they
+ * wait.
  */
 import { parseArgs } from 'node:util';
 import { Agent } from '../src/agent/index.ts';
@@ -73,7 +76,7 @@ function startAgent(client: KubeClient, node: string, signal: AbortSignal): Prom
   return agent.run(signal);
 }
 
-/** What the agents ask, by verb and kind. */
+/** Requests of the agents, by verb and kind. */
 class Tally {
   readonly counts = new Map<string, number>();
   conflicts = 0;
@@ -87,7 +90,7 @@ class Tally {
     return [...this.counts.values()].reduce((sum, n) => sum + n, 0);
   }
 
-  /** Per CR, what is asked most first. */
+  /** Requests per CR, most frequent first. */
   table(count: number): Record<string, number> {
     const sorted = [...this.counts].sort(([, a], [, b]) => b - a);
     return Object.fromEntries(sorted.map(([what, n]) => [what, rounded(n / count)]));
@@ -271,9 +274,9 @@ function create(
 }
 
 /**
- * An agent on its own in this process; the API server's store is here too, but has nothing to do
- * while it rests. All others are their pods only. Every CR waits: the queue is full of those that
- * other agents prepare.
+ * A single agent in this process. The API server's store is here too, but is idle while the agent
+ * rests. All other agents are their pods only. Every CR waits, because CRs of other agents fill the
+ * queue.
  */
 async function measureOne(): Promise<void> {
   const store = new Store(systemClock);
@@ -285,7 +288,7 @@ async function measureOne(): Promise<void> {
   }
   const tally = new Tally();
   const time = new VirtualTime(1);
-  // Real time: only what the client does with it is asked for.
+  // Real time: the client's own work is measured.
   const real = {
     after: (ms: number, run: () => void) => Number(setTimeout(run, ms)),
     clear: (id: number) => {

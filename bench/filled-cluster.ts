@@ -20,7 +20,7 @@ async function make(count: number, one: (index: number) => Promise<unknown>): Pr
 export interface Filling {
   readonly objects: number;
   readonly namespaces: number;
-  /** Of the data of each ConfigMap. */
+  /** Size of the data of each ConfigMap. */
   readonly bytes: number;
 }
 

@@ -1,8 +1,10 @@
 /**
- * `node bench/idle-agent.ts [N ...] [--agents N] [--waiting N]`: the resident memory of an idle
- * node-agent beside so many ended DataUploads (0, 1,000 and 10,000) on one real API server; of the
- * bundle, as the image runs it. The peak is that of its start: it lists them. `--agents`: so many
- * others are alive. `--waiting`: so many DataDownloads wait for their PVC.
+ * `node bench/idle-agent.ts [N ...] [--agents N] [--waiting N]`: resident memory of an idle
+ * node-agent beside N ended DataUploads.
+ *
+ * The DataUploads (0, 1,000 and 10,000) are on one real API server. The agent is the bundle, as the
+ * image runs it. Its peak comes at the start, when it lists them. `--agents`: number of other live
+ * agents. `--waiting`: number of DataDownloads that wait for their PVC.
  */
 import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';

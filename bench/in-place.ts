@@ -1,9 +1,10 @@
 /**
- * `node bench/in-place.ts [--size 10GiB] [--pairs 3] [--dir D] [--tree]`: a raw volume (or, with
- * --tree, a directory with files of 64 MiB) of which 1 % has changed since its backup is brought
- * back by `snapshot restore --in-place`, in turn with a plain read of the same bytes by `dd`, warm
- * (in the page cache, as far as it fits) and cold (not in it). Prints one JSON line for each pair
- * and one with the medians. What it made is removed.
+ * `node bench/in-place.ts [--size 10GiB] [--pairs 3] [--dir D] [--tree]`: `snapshot restore
+ * --in-place` of a raw volume with 1 % of changes since its backup.
+ *
+ * With --tree the volume is a directory with files of 64 MiB. Each restore takes turns with a plain
+ * read of the same bytes by `dd`. Both run warm (in the page cache, as far as it fits) and cold.
+ * Prints one JSON line for each pair and one with the medians, and removes its files at the end.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,8 +1,10 @@
 /**
- * `node bench/large-directory.ts [--entries 200000] [--dir D] [--memory-limit M] [--subdirectories]`:
- * one directory with so many entries: backup, unchanged backup, listing, check, restore,
- * maintenance. Prints one JSON line per step with seconds and peak memory. What it made is removed.
- * The directory for it needs an inode per entry, and one more for each when restored.
+ * `node bench/large-directory.ts [--entries 200000] [--dir D] [--memory-limit M]
+ * [--subdirectories]`: one directory with so many entries.
+ *
+ * Runs a backup, an unchanged backup and a listing, then check, restore and maintenance. Prints one
+ * JSON line per step with seconds and peak memory, and removes its files at the end. The file
+ * system needs an inode per entry, and one more for each restored entry.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -44,7 +44,7 @@ const BLOB_ENTRIES_MAX = 100_000;
 const BLOBS_MIN = 20;
 const FILES_IN_DIRECTORY = 100;
 const DIRECTORIES_IN_PARENT = 32;
-/** Of a directory that changes, every other file is another one. */
+/** Share of replaced files in a directory that changes. */
 const CHANGED_IN_DIRECTORY = 0.5;
 /**
  * Unreached contents come in runs of so many snapshots, so that whole packs of them can be deleted.
@@ -95,11 +95,11 @@ class Hashes {
 const packName = (pack: number): string => `p${pack.toString(16).padStart(32, '0')}-${SESSION}`;
 
 /**
- * Half of the files of some directories change from snapshot to snapshot; the other directories
- * stay the same objects. One file in a hundred is large, so that all versions together have as many
- * contents as asked for. Directories, indirect objects and manifests are written by our own
- * writers. Packs of file data are sparse files of the right length: maintenance reads none that has
- * an index entry. Those that only unreached contents lie in have their own index at their end.
+ * Half of the files of some directories change from snapshot to snapshot. The other directories
+ * stay the same objects. A hundredth of the files is large, which gives all versions together the
+ * wanted number of contents. Our own writers write directories, indirect objects and manifests.
+ * Packs of file data are sparse files of the right length: maintenance reads no pack that has an
+ * index entry. Packs with only unreached contents have their own index at their end.
  */
 export async function buildLargeRepository(path: string, wanted: LargeRepository): Promise<void> {
   await using storage = await openStorage(path, { create: true });

@@ -1,8 +1,10 @@
 /**
- * `node bench/large-volume.ts --size 64GiB [--kind sparse|random|compressible|mixed] [--repo L] [--dir D] [--raw] [--restore] [--memory-limit M]`:
- * backs up a volume of any size with your own storage, and restores it if you like. Says before how
- * long it may take, shows progress, and prints one JSON line with seconds, rate and peak memory.
- * What it made is removed; a repository that you named stays.
+ * `node bench/large-volume.ts --size 64GiB [--kind sparse|random|compressible|mixed] [--repo L]
+ * [--dir D] [--raw] [--restore] [--memory-limit M]`: backs up a volume of any size.
+ *
+ * Uses your own storage, and restores the volume if you like. Prints an estimate of the time, shows
+ * progress, and prints one JSON line with seconds, rate and peak memory. Its files are removed at
+ * the end, except a repository that you named.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -27,7 +29,10 @@ const KINDS = ['sparse', 'random', 'compressible', 'mixed'] as const;
 type Kind = (typeof KINDS)[number];
 const ROOT = new URL('..', import.meta.url).pathname;
 const MIB = 2 ** 20;
-/** Of a sparse volume that is data; of a mixed one random, compressible, and nothing. */
+/**
+ * The share of data in a sparse volume. A mixed volume has random data, compressible data and
+ * holes.
+ */
 const SPARSE_SHARE = 1 / 64;
 
 function parseSize(text: string): number {

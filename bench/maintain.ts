@@ -1,8 +1,11 @@
 /**
- * `node bench/maintain.ts [--contents N] [--snapshots N] [--files N] [--churn N] [--collected N] [--latency MS] [--memory-limit 512MiB] [--package DIR] [--kopia] [--dir DIR]`:
- * full maintenance of a repository of millions of contents, by the bundle as users run it, and by
- * the real Kopia in turn. Prints one JSON line for each: seconds, CPU seconds, peak memory, seconds
- * of each task. The latency is added to each read and write of a blob, for ours only.
+ * `node bench/maintain.ts [--contents N] [--snapshots N] [--files N] [--churn N] [--collected N]
+ * [--latency MS] [--memory-limit 512MiB] [--package DIR] [--kopia] [--dir DIR]`: full maintenance
+ * of a repository of millions of contents.
+ *
+ * The bundle, as users run it, and the real Kopia run in turn. Prints one JSON line for each:
+ * seconds, CPU seconds, peak memory and seconds of each task. The latency is added to each read and
+ * write of a blob, only for our runs.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,6 +1,7 @@
 /**
- * `node bench/micro.ts`: the candidates for each step of the data path side by side, one thread.
- * What is in use is marked; the others say why. Also the dedup of generations and the index.
+ * `node bench/micro.ts`: compares the candidates for each step of the data path on one thread. The
+ * candidate in use is marked, and the others show the reason. Also measures the dedup of
+ * generations and the index.
  */
 import { createCipheriv, createHash, randomBytes } from 'node:crypto';
 import { createRequire } from 'node:module';

@@ -1,11 +1,16 @@
 /**
- * `node bench/node-agent.ts [--pairs N] [--large MiB]`: volumes of one real node to S3 and back, by
- * our node-agent and by Velero's in turn: a small one (30 MB) and a large one (1 GiB), each pair
- * with data of its own. Prints one row for each: seconds from creation to the end, of it until
- * InProgress, seconds from the pod's start to InProgress, the bytes per second of the move, and the
- * peak of the data mover's process. At the end both agents idle beside 1,000 ended CRs. Printed
- * too: what each agent with its movers asked of the API server for one CR, by the server's audit
- * log. Needs root and the peers of test/peers.
+ * `node bench/node-agent.ts [--pairs N] [--large MiB]`: moves volumes of one real node to S3 and
+ * back, by our node-agent and by Velero's in turn.
+ *
+ * The small volume has 30 MB, and the large one 1 GiB. Each pair has its own data. Prints one row
+ * for each volume:
+ * - seconds from creation to the end, and their part until InProgress
+ * - seconds from the pod's start to InProgress
+ * - bytes per second of the move, and the peak of the data mover's process
+ *
+ * At the end both agents idle beside 1,000 ended CRs. The program also prints the requests of each
+ * agent and its movers to the API server for one CR, from the audit log. Needs root and the peers
+ * of test/peers.
  */
 import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';

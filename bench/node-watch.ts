@@ -15,11 +15,11 @@ import { peakOf } from './measure.ts';
 
 export type Movement = DataUpload | DataDownload | PodVolumeBackup | PodVolumeRestore;
 
-/** One volume that was moved. Seconds are between two moments as a watcher saw them. */
+/** The times of one moved volume: seconds between two moments that a watcher saw. */
 export interface Row {
   /** From the CR's creation to its end. */
   readonly total: number;
-  /** Of it until InProgress. */
+  /** Part of the total until InProgress. */
   readonly until: number;
   /** From the start of the hosting pod to InProgress. */
   readonly beyond: number;
@@ -36,13 +36,13 @@ const SAMPLE_MS = 50;
 const NAMESPACE = 'velero';
 
 /**
- * Watches what a benchmark on a real node measures: when CRs and pods changed their phases, and how
- * much memory data movers took.
+ * Watches a benchmark on a real node: the times of phases of CRs and pods, and the memory of data
+ * movers.
  */
 export class NodeWatch implements Disposable {
   readonly #client: KubeClient;
   readonly #over = new AbortController();
-  /** By `<phase> <name>`; `'' <name>` is when the object was first seen. */
+  /** Times by `<phase> <name>`. The key `'' <name>` is the first sight of the object. */
   readonly #seenMs = new Map<string, number>();
   readonly #peaksMiB = new Map<string, number>();
   readonly #sampling: NodeJS.Timeout;
@@ -61,8 +61,8 @@ export class NodeWatch implements Disposable {
   }
 
   /**
-   * `bytes`: what the volume holds, unless the CR's progress shall tell. Throws if the volume was
-   * not moved.
+   * `bytes`: size of the volume's data; by default the CR's progress has it. Throws if the volume
+   * was not moved.
    */
   rowOf({ metadata: { name }, status }: Movement, bytes = status?.progress?.totalBytes ?? 0): Row {
     if (status?.phase !== 'Completed') {
@@ -129,7 +129,7 @@ function residentKib(pid: number): number {
     const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
     return Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0);
   } catch {
-    // It has just ended.
+    // The process has just ended.
     return 0;
   }
 }

@@ -1,9 +1,9 @@
 /**
- * `node bench/plugin-pods.ts [PODS ...]`: what a plugin process holds after it has backed a PVC up
- * in a namespace with so many other pods (0, 1,000 and 10,000) of 20 KiB each, on a real API
- * server. It has to know which pods use a volume, once for a whole backup. Prints one line of JSON
- * for each count: peak and present memory of the process, seconds of the first item and of the
- * second.
+ * `node bench/plugin-pods.ts [PODS ...]`: memory of a plugin process after it has backed up a PVC.
+ *
+ * The namespace has PODS other pods of 20 KiB each (0, 1,000 and 10,000), on a real API server. The
+ * process must know the pods of each volume, once per backup. Prints one line of JSON for each
+ * count: peak and present memory, and seconds of the first and the second item.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -42,7 +42,7 @@ async function makePods(until: number): Promise<void> {
     await test.client.create(PODS, {
       metadata: { name: `pod-${pods}`, namespace: APP, annotations: { payload: PAYLOAD } },
       spec: {
-        // Of another scheduler: no node runs it.
+        // A pod of a missing scheduler: no node runs it.
         schedulerName: 'none',
         containers: [{ name: 'main', image: 'busybox' }],
         volumes: [{ name: 'data', persistentVolumeClaim: { claimName: `other-${pods}` } }],
@@ -51,7 +51,7 @@ async function makePods(until: number): Promise<void> {
   }
 }
 
-/** The process of the plugin that this one has started. */
+/** The plugin process that this process has started. */
 function pluginPid(): number {
   for (const name of fs.readdirSync('/proc')) {
     if (!/^\d+$/.test(name)) continue;
@@ -59,7 +59,7 @@ function pluginPid(): number {
       const command = fs.readFileSync(`/proc/${name}/cmdline`, 'utf8');
       if (command.includes(file)) return Number(name);
     } catch {
-      // It has ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
   throw new Error('the plugin does not run');

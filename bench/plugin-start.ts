@@ -1,10 +1,11 @@
 /**
- * `node bench/plugin-start.ts [STARTS [PLUGINS]]`: how long `velero-plugin-longshore` takes until
- * its host is told where it listens, and what it holds then: Velero starts a plugin for every
- * backup, restore and reconcile. Node itself is measured beside it, in turn, since it is most of
- * both. PLUGINS: a folder that image/plugin.sh has made (`DIRECTORY/plugins`), which is measured
- * too: as it is started again and again, and with none of its files in memory. Prints one line of
- * JSON. Bars: 250 ms and 60 MiB.
+ * `node bench/plugin-start.ts [STARTS [PLUGINS]]`: start time of `velero-plugin-longshore` until
+ * its host knows its address, and its memory then.
+ *
+ * Velero starts a plugin for every backup, restore and reconcile. Node itself is measured in turn
+ * with it, because Node causes most of both figures. PLUGINS: a folder made by image/plugin.sh
+ * (`DIRECTORY/plugins`). Its plugin is measured with warm files, and with no file in memory. Prints
+ * one line of JSON. Bars: 250 ms and 60 MiB.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -24,7 +25,7 @@ interface Start {
   readonly rssMib: number;
   /** Pages that several processes share count in part. */
   readonly pssMib: number;
-  /** What the kernel cannot drop when it needs memory: the rest is of files. */
+  /** Memory that the kernel cannot drop when it runs short: the rest is pages of files. */
   readonly privateMib: number;
 }
 
@@ -59,7 +60,7 @@ function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return Math.round((sorted[Math.floor(sorted.length / 2)] ?? 0) * 10) / 10;
 }
-/** Drops what the kernel has of these files in memory, and nothing else. */
+/** Drops only these files from the kernel's page cache. */
 function forget(path: string): void {
   for (const entry of fs.readdirSync(path, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile()) continue;

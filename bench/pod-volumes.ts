@@ -1,13 +1,16 @@
 /**
  * `node bench/pod-volumes.ts [--pairs N] [--large MiB] [--files N] [--crowd] [--pods N]`:
- * file-system backup on one real node, by our node-agent and by Velero's in turn. A volume with one
- * large file (1 GiB) and one with many small files (100,000) are backed up, backed up again
- * unchanged, and restored; each pair has data of its own. Prints seconds from the creation of the
- * PodVolumeBackup or PodVolumeRestore to its end, seconds and bytes per second of the move
- * (`InProgress` to `Completed`), and the peak of the data mover's process; then how many times
- * Velero's rate ours is. `--crowd` also backs up and restores 20 pods with three volumes each, 10
- * volumes at a time. `--pairs 0 --crowd` does only that. `--pairs 1 --large 64 --files 2000` takes
- * two minutes. Needs root and the peers of test/peers.
+ * file-system backup on one real node, by our node-agent and by Velero's in turn.
+ *
+ * The first volume has one large file (1 GiB), and the second has many small files (100,000). Both
+ * are backed up, backed up again unchanged, and restored. Each pair has its own data. Prints
+ * seconds from the creation of the PodVolumeBackup or PodVolumeRestore to its end. Also prints
+ * seconds and bytes per second of the move (`InProgress` to `Completed`), and the peak of the data
+ * mover's process. The last figure is our rate as a multiple of Velero's.
+ *
+ * `--crowd` also backs up and restores 20 pods with three volumes each, 10 volumes at a time.
+ * `--pairs 0 --crowd` does only that. `--pairs 1 --large 64 --files 2000` takes two minutes. Needs
+ * root and the peers of test/peers.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -42,9 +45,8 @@ const VOLUMES_OF_POD = ['a', 'b', 'c'];
 const CROWD_FILE_BYTES = 8 << 20;
 const CROWD_FILES = 100;
 /**
- * Of both agents alike. The queue's length is Velero's remedy for making hosting pods of all
- * volumes at once, which are more than the node takes: those beyond are refused, and their backups
- * canceled.
+ * The settings of both agents. The queue's length is Velero's remedy for too many hosting pods at
+ * once. Without it the node refuses the pods beyond its limit, and their backups are canceled.
  */
 const LOAD_CONCURRENCY = { globalConfig: 10, prepareQueueLength: 10 };
 const FLAGS = ['--node-agent-configmap=node-agent-config'];
@@ -83,8 +85,8 @@ await node.apply(
     data: { json },
   }),
 );
-// Twenty pods that each wait with a tenth of a CPU, as Velero has it by default, are more than a
-// node of two CPUs takes.
+// Twenty waiting pods would need more than a node of two CPUs has: Velero's default is a tenth of a
+// CPU for each pod.
 await node.apply(
   JSON.stringify({
     apiVersion: 'v1',

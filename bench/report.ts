@@ -78,7 +78,7 @@ export function peersTable(results: readonly Result[]): string {
   ].join('\n');
 }
 
-/** What a saved run says about itself: `bench/results/report.json`. */
+/** A saved run: `bench/results/report.json`. */
 export interface Report {
   readonly date: string;
   readonly commit: string;
@@ -136,7 +136,7 @@ function missedTable({ results }: Report): string {
   return `${table([header, ...rows])}\n\nMet: ${met.join(', ')}.`;
 }
 
-/** `text`: the report of `bench/s3.ts`, of which only the table is stored. */
+/** `text`: the report of `bench/s3.ts`. Only its table is stored. */
 function s3Table(text: string): string {
   const rows = text
     .split('\n')
@@ -151,7 +151,7 @@ function s3Table(text: string): string {
   return table([['Longshore / Kopia', 'seconds', 'peak MiB', 'times as fast', 'bar'], ...rows]);
 }
 
-/** What a run of `bench/s3.ts` counted: `bench/results/requests.json`. */
+/** The counts of a run of `bench/s3.ts`: `bench/results/requests.json`. */
 export interface CountedRequests {
   readonly date: string;
   readonly kopia: string;
@@ -161,7 +161,7 @@ export interface CountedRequests {
     /** In units. */
     readonly size: number;
     readonly unit: string;
-    /** By method and kind of blob, as request-counter.ts has them. */
+    /** Requests by method and kind of blob, in the terms of request-counter.ts. */
     readonly ours: Readonly<Record<string, number>>;
     readonly kopia: Readonly<Record<string, number>>;
   }[];

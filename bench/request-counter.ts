@@ -1,6 +1,6 @@
 /**
  * `node bench/request-counter.ts TARGET`: an HTTP proxy that counts requests by method and kind of
- * blob. It prints its port; GET /counts answers with what was counted and begins anew.
+ * blob. Prints its port. GET /counts returns the counts and resets them.
  */
 import { createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -9,8 +9,8 @@ const target = new URL(process.argv[2] ?? '');
 let counts: Record<string, number> = {};
 
 /**
- * `PUT p`: packs of data; `q` of metadata, `x` index blobs, `s` markers, `_log` logs, `kopia` the
- * rest.
+ * Kinds, for example `PUT p`. Packs have `p` for data and `q` for metadata. `x` is an index blob,
+ * `s` a marker, `_log` a log, `kopia` any other blob.
  */
 function kindOf(method: string, url: URL): string {
   if (url.searchParams.has('list-type')) return 'LIST';

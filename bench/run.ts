@@ -94,7 +94,7 @@ const wanted = SCENARIOS.filter(
 const load = loadavg()[0] ?? 0;
 if (load > 0.5) console.log(`note: the host has other load (${load.toFixed(1)})`);
 if (values.quick) console.log('note: --quick is a small fraction of each size; no bar applies');
-// Before, since what is measured is built now.
+// Collect the facts first: the measured code is built from the present tree.
 const facts = about();
 const work = new Workplace(values.dir, values.quick ? QUICK : FULL);
 const results: Result[] = [];

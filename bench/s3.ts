@@ -1,8 +1,9 @@
 /**
- * `node bench/s3.ts [A C D] [--pairs N] [--small] [--requests] [--save]`: A, C and D of the
- * scenarios on a local S3 server (MinIO), in turn with the real Kopia, both with cold caches. A
- * proxy counts the requests of both in runs that are not timed. `--small` is a tenth of the size.
- * `--requests` only counts.
+ * `node bench/s3.ts [A C D] [--pairs N] [--small] [--requests] [--save]`: scenarios A, C and D on a
+ * local S3 server (MinIO).
+ *
+ * The real Kopia takes turns with us, both with cold caches. A proxy counts the requests of both in
+ * runs without timing. `--small` is a tenth of the size. `--requests` only counts.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -80,7 +81,7 @@ for (let i = 0; i < 100; i++) {
   await sleep(100);
 }
 
-/** A new prefix each time: the server remembers what lay at one that was removed below its feet. */
+/** A new prefix each time: the server still knows the objects of a removed prefix. */
 function bucketAt(endpoint: string): Place {
   let round = 0;
   const prefix = (): string => `${endpoint.replaceAll(/\W/g, '-')}-${round}`;

@@ -1,12 +1,15 @@
 /**
- * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--runs N]`:
- * backups of the same cluster by Velero's server and by ours, in turn, on one real API server with
- * MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
- * bound PVCs with their volumes whose snapshots are not taken. Prints for each backup: seconds from
- * `InProgress` to its end as the server's own timestamps and a watch have it, CPU seconds and the
- * peak of the server's process, and its peak at rest; then how many times faster ours was. `--own`
- * leaves Velero's server out; `--runs`: so many times ours, each by a process of its own. Needs the
- * peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
+ * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N]
+ * [--own] [--runs N]`: backups of one cluster by Velero's server and by ours, in turn.
+ *
+ * The cluster is one real API server with MinIO. The first backup has N ConfigMaps (300,000 by
+ * default, in 600 namespaces). The second has N bound PVCs with their volumes, without snapshots.
+ * Prints for each backup: seconds from `InProgress` to its end by the server's timestamps and by a
+ * watch. Also prints CPU seconds, the peak of the server's process, its peak at rest, and how many
+ * times faster ours was.
+ *
+ * `--own` leaves Velero's server out. `--runs`: number of our runs, each by its own process. Needs
+ * the peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -96,7 +99,7 @@ async function measureServer(side: string, pid: number): Promise<void> {
   const rest = { side, scenario: 'at rest', residentMiB, peakMiB: round(peakOf(pid) / 1024) };
   console.log(JSON.stringify(rest));
   for (const [scenario, spec] of Object.entries(SCENARIOS)) {
-    // The high-water mark begins anew.
+    // Reset the high-water mark.
     fs.writeFileSync(`/proc/${pid}/clear_refs`, '5');
     const before = cpuSecondsOf(pid);
     const made = await backUp(client, `${side}-${scenario}`, spec);
@@ -117,7 +120,7 @@ async function measureServer(side: string, pid: number): Promise<void> {
   }
 }
 
-// It also makes the namespace and the location.
+// Velero's part also creates the namespace and the location.
 await api.stack('up', 'velero');
 if (!values.own) {
   await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));

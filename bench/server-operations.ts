@@ -1,11 +1,14 @@
 /**
- * `node bench/server-operations.ts [--operations N] [--seconds N]`: what a server asks of the API
- * server and of the bucket while so many operations of one backup (200 by default) are in flight,
- * by Velero's server and by ours, in turn, on one real API server with MinIO. The volumes are of a
- * simulated CSI driver, and no agent moves them: this program reports progress of a tenth of them
- * every ten seconds. Both servers poll as often as they do by default. Prints requests per minute
- * for each, without those that the cluster makes by itself. Needs the peers of test/peers, and with
- * 200 operations 22 minutes, most of which Velero's server takes to cut the snapshots.
+ * `node bench/server-operations.ts [--operations N] [--seconds N]`: a server's requests to the API
+ * server and the bucket while N operations of one backup (200 by default) are in flight.
+ *
+ * Velero's server and ours run in turn, on one real API server with MinIO. The volumes belong to a
+ * simulated CSI driver, and no agent moves them. This program reports progress of a tenth of them
+ * every ten seconds. Both servers poll at their default rate. Prints requests per minute for each
+ * server, without the requests of the cluster itself.
+ *
+ * Needs the peers of test/peers. With 200 operations it takes 22 minutes, most of them for the
+ * snapshots of Velero's server.
  */
 import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -35,7 +38,7 @@ const SECONDS = Number(values.seconds);
 const PORT_BASE = 26_200;
 const S3_PORT = PORT_BASE + 3;
 const APP = 'app';
-/** Of agents that nobody has: its uploads are in flight for ever. */
+/** Uploads of a data mover without agents stay in flight for ever. */
 const MOVER = 'of-nobody';
 const BAR = 0.5;
 const STEP_MS = 10_000;
@@ -81,7 +84,7 @@ async function bucketRequests(): Promise<number> {
 
 type Counts = ReadonlyMap<string, number>;
 
-/** By verb and resource, since the API server began. */
+/** Requests by verb and resource, since the API server's start. */
 async function apiRequests(): Promise<Counts> {
   const text = await api.kubectl('get', '--raw', '/metrics');
   const counts = new Map<string, number>();
@@ -149,7 +152,7 @@ async function measureServer(side: string): Promise<{ api: Counts; bucket: numbe
   return measure();
 }
 
-// Of the simulated cluster, with settings that Velero's plugin refuses.
+// The simulated cluster's location has settings that Velero's plugin refuses.
 await client.delete(BACKUP_STORAGE_LOCATIONS, { namespace: 'velero', name: 'default' });
 await api.stack('up', 'velero');
 await client.patch(
@@ -159,7 +162,7 @@ await client.patch(
 );
 const velero = await measureServer('velero');
 await api.stack('down', 'velero');
-// What the cluster and the reports of progress cost by themselves, with all uploads there.
+// Background requests: the cluster itself and the reports of progress, with all uploads there.
 const { api: background } = await measure();
 for (const { metadata } of await client.list(DATA_UPLOADS, { namespace: 'velero' })) {
   await client.delete(DATA_UPLOADS, metadata);

@@ -1,14 +1,18 @@
 /**
- * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--minutes M]`:
- * restores of the same backup by our server and by Velero's, in turn, on one real API server with
- * MinIO, each into namespaces of its own. The backup has so many ConfigMaps (300,000 by default, in
- * 600 namespaces), another one so many PVCs with their volumes (metadata only: no data are moved).
- * Prints for each restore: seconds from `InProgress` to its end as a watch of the CR has it, CPU
- * seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves
- * Velero's server out. `--minutes`: a restore by Velero's server that takes longer is measured for
- * so long, and its seconds are those that all items take at this pace. Needs the peers of
- * test/peers. `--objects 6000 --namespaces 60` takes some minutes: Velero's server asks at most 100
- * times a second.
+ * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N]
+ * [--own] [--minutes M]`: restores by our server and by Velero's, in turn.
+ *
+ * Both restore the same backups on one real API server with MinIO, each into its own namespaces.
+ * The first backup has N ConfigMaps (300,000 by default, in 600 namespaces). The second has N PVCs
+ * with their volumes (metadata only, no data is moved).
+ *
+ * Prints for each restore: seconds from `InProgress` to its end in a watch of the CR, CPU seconds,
+ * and the peak of the server's process. Then prints how many times faster ours was. `--own` leaves
+ * Velero's server out. `--minutes` limits a restore by Velero's server. Its printed seconds are
+ * then extrapolated from its pace to all items.
+ *
+ * Needs the peers of test/peers. `--objects 6000 --namespaces 60` takes some minutes: Velero's
+ * server sends at most 100 requests a second.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -61,8 +65,8 @@ interface Status {
 type Ended = Status & { readonly seconds: number };
 
 /**
- * Seconds from `InProgress` to its end; where it is not at its end after `boundSeconds`, what it
- * would take at the pace it had.
+ * Seconds from `InProgress` to the end. After `boundSeconds` without an end, the time is
+ * extrapolated from the pace so far.
  */
 async function untilEnd(
   client: KubeClient,
@@ -87,7 +91,7 @@ async function untilEnd(
   }
 }
 
-/** The one that may be cut off is the last: a server makes one restore at a time. */
+/** A restore that may be cut off comes last, because a server runs one restore at a time. */
 const SCENARIOS: Readonly<Record<string, object>> = {
   claims: { includedNamespaces: ['claims'] },
   objects: { includedNamespaces: ['space-*'], includedNamespaceScopedResources: ['configmaps'] },
@@ -110,7 +114,7 @@ await fillClaims(client, Number(values.claims));
 await untilBound(client);
 console.log(`filled, load ${load()}`);
 await api.stack('up', 's3');
-// It makes the namespace and the location, too.
+// Velero's part also creates the namespace and the location.
 await api.stack('up', 'velero');
 await api.stack('down', 'velero');
 const seconds = new Map<string, number>();
@@ -118,7 +122,7 @@ const seconds = new Map<string, number>();
 async function measureServer(side: string, pid: number, boundSeconds?: number): Promise<void> {
   for (const scenario of Object.keys(SCENARIOS)) {
     const name = `${side}-${scenario}`;
-    // The high-water mark begins anew.
+    // Reset the high-water mark.
     fs.writeFileSync(`/proc/${pid}/clear_refs`, '5');
     const before = cpuSecondsOf(pid);
     await client.create(RESTORES, {

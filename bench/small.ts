@@ -1,7 +1,7 @@
 /**
  * `node bench/small.ts [tiny A60 A1 '10000 files' ...] [--pairs N] [--check]`: measures volumes of
- * one file to a million files, in turn with Kopia. It backs up each twice and restores it. The first
- * backups give the fixed cost and the cost per file.
+ * one file to a million files, in turn with Kopia. Each volume is backed up twice and restored. The
+ * first backups give the fixed cost and the cost per file.
  */
 import * as fs from 'node:fs';
 import {

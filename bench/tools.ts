@@ -11,7 +11,7 @@ export function findTool(name: string): string | undefined {
   return folders.map((folder) => join(folder, name)).find((path) => existsSync(path));
 }
 
-/** How one of the other backup programs does what the scenarios ask for. Nothing is compressed. */
+/** The commands of another backup program for the scenarios, without compression. */
 export interface Tool {
   create(repo: string): string[];
   backup(repo: string, source: string): string[];

@@ -15,7 +15,7 @@ export interface Sizes {
   readonly smallFiles: number;
   /** Like {@link smallFiles}: most volumes are no larger. */
   readonly fewFiles: number;
-  /** Of 300 to 1,800 bytes. */
+  /** Each has 300 to 1,800 bytes. */
   readonly tinyFiles: number;
   readonly sparseBytes: number;
   readonly sparseDataBytes: number;
@@ -43,7 +43,7 @@ export const QUICK: Sizes = {
 const SPARSE_PIECES = 24;
 const CACHES = ['kopia-cache', 'rustic-cache', 'restic-cache', 'borg'];
 
-/** What is backed up. */
+/** The data to back up. */
 export type Source = 'large' | 'small' | 'few' | 'tiny' | 'sparse' | 'text';
 
 /** Where repositories lie: a directory of the workplace, or a bucket. */
@@ -215,9 +215,9 @@ export class Workplace {
   }
 
   /**
-   * Gives the next run memory that has been used lately. A virtual machine hands pages that stay
-   * free back to its host within seconds, and getting them again costs more than backing up what
-   * goes into them: copying 3 GiB took 2 s or 11 s.
+   * Gives the next run memory that was used lately. A virtual machine returns free pages to its
+   * host within seconds. Getting them again costs more than the backup itself: copying 3 GiB took 2
+   * s or 11 s.
    */
   warm(): void {
     const path = this.at('warm');
