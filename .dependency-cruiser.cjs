@@ -1,4 +1,6 @@
-/** The architecture: what each folder of src/ may import. ARCHITECTURE.md says why. */
+/**
+ * The architecture: the allowed imports of each folder of src/. ARCHITECTURE.md has the reasons.
+ */
 const mayImport = {
   base: [],
   cron: ['base'],

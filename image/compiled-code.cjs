@@ -1,15 +1,14 @@
 /**
- * `compiled-code.cjs CACHE MODULE...`: Node's compile cache of these modules and of all that they
- * import. It is made inside the image's root file system, with the launcher's flags: Node keeps
- * compiled code by path and flags.
+ * `compiled-code.cjs CACHE MODULE...`: writes Node's compile cache of these modules and all their
+ * imports. Run it inside the image's root file system, with the launcher's flags, because Node
+ * keeps compiled code by path and flags.
  *
- * V8 numbers functions in the order in which it first meets them, Node's own among them, and writes
- * these numbers into compiled code. In a program that runs they follow from which read ends first,
- * from timers, and from whether standard error is a file. So the modules are compiled and none of
- * them runs: each when the one before it is compiled, in the order of their imports. Nothing here
- * waits.
+ * V8 numbers functions in the order of their first use, including Node's own, and writes these
+ * numbers into compiled code. In a running program the order depends on reads, on timers, and on
+ * the type of standard error. So this program compiles the modules without running them, one after
+ * the other, in the order of their imports. All calls here are synchronous.
  */
-/* eslint-disable @typescript-eslint/no-require-imports -- imports of a module wait for each other */
+/* eslint-disable @typescript-eslint/no-require-imports -- ES imports wait for each other */
 'use strict';
 const { readdirSync, writeFileSync } = require('node:fs');
 const nodeModule = require('node:module');

@@ -1,8 +1,9 @@
 /**
- * `plugin-spdx.ts PLUGIN ROOTFS`: prints an SPDX 2.3 document of what plugin.sh has made in PLUGIN.
- * Files that are copies belong to the packages that the document of ROOTFS names, found by their
- * hashes; what is bundled in the program or compiled into Node is what that one says of them. A
- * file that is neither a copy nor made by plugin.sh is an error.
+ * `plugin-spdx.ts PLUGIN ROOTFS`: prints an SPDX 2.3 document of the output of plugin.sh in PLUGIN.
+ *
+ * A copied file belongs to its package in the document of ROOTFS, which is found by its hash. The
+ * parts of the bundle and of Node also come from that document. An error is a file that is neither
+ * a copy nor made by plugin.sh.
  */
 import { createHash } from 'node:crypto';
 import { globSync, lstatSync, readFileSync } from 'node:fs';
@@ -81,7 +82,7 @@ const files = paths.map((path) => {
     copyrightText: 'NOASSERTION',
   };
 });
-// Of the program what the plugin's own file is made of, which is less than the whole.
+// Only the parts of the plugin's own file, not of the whole program.
 const { SPDXID: file } =
   whole.files.find(({ fileName }) => fileName === `./opt/longshore/dist/${NAME}`) ?? {};
 const parts = new Set<string>();

@@ -1,8 +1,10 @@
 #!/bin/sh
-# plugin.sh DIRECTORY ROOTFS [ARCHITECTURE] : makes the plugin for Velero's own image from the root file system that rootfs.sh has made:
-# a launcher that needs no library, and beside it the folder `longshore` with Node, the C libraries that Node needs, and the program.
-# DIRECTORY/plugins is the whole of it; the rest makes DIRECTORY the root file system of an init container that copies it.
-# Needs what rootfs.sh needs. The same sources on the same machine make the same bytes.
+# plugin.sh DIRECTORY ROOTFS [ARCHITECTURE]: builds the plugin for Velero's own image from the root
+# file system of rootfs.sh.
+# The plugin is a launcher without libraries, and the folder `longshore` with Node, its C libraries
+# and the program. All of it is in DIRECTORY/plugins. The rest makes DIRECTORY the root file system
+# of an init container that copies the plugin.
+# Needs the same as rootfs.sh. The same sources on the same machine make the same bytes.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?DIRECTORY}
@@ -25,11 +27,12 @@ rm -rf "$out"
 folder=$out/plugins/longshore
 mkdir -p "$folder" "$out/etc" "$out/proc" "$out/tmp"
 chmod 1777 "$out/tmp"
-# Node's flags are said once, in the line by which a shell starts the same program.
+# Node's flags have a single source: the line that starts the same program in a shell.
 flags=$(sed -n 's/^.* exec node \(.*\) "$0" "$@"$/\1/p' "$file")
 [ -n "$flags" ] || fail "$file does not say how Node is started"
 list=
-# Node has an address of its own, low down, where programs usually lie: this one makes room. Any kernel's processes reach so far.
+# Node's own address is low, where programs usually are. The launcher gets a higher address, which
+# processes of any kernel can use.
 address=0x1000000000
 for flag in $flags; do list="$list\"$flag\","; done
 "$cc" -Os -std=gnu11 -Wall -Wextra -Werror -ffreestanding -fno-stack-protector -fno-tree-loop-distribute-patterns -fpie \
@@ -40,7 +43,7 @@ for flag in $flags; do list="$list\"$flag\","; done
 sed 1,2d "$file" >"$folder/plugin.mjs"
 cp "$app/node_modules/node/bin/node" "$folder/node"
 cp "$rootfs$loader" "$folder/ld.so"
-# Those that Node names, and those that they name.
+# Libraries of Node, and their own libraries.
 echo "$folder/node" >"$out/todo"
 while [ -s "$out/todo" ]; do
   needed=$(xargs readelf -d <"$out/todo" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u)
@@ -57,10 +60,10 @@ done
 rm "$out/todo"
 cp "$root/LICENSE" "$out/LICENSE"
 printf 'nonroot:x:65532:65532:nonroot:/:/nologin\n' >"$out/etc/passwd"
-# What is inside, for scanners: it goes where the files go.
+# The document for scanners goes with the files.
 document=$("$root/node_modules/node/bin/node" "$root/image/plugin-spdx.ts" "$out" "$rootfs")
 printf '%s\n' "$document" >"$folder/velero-plugin-longshore.spdx.json"
-# Velero starts whatever may be executed.
+# Velero starts every executable file.
 find "$folder" -type f -exec chmod 444 {} +
 chmod 555 "$out/plugins/velero-plugin-longshore"
 find "$out" -exec touch -h -d @0 {} +

@@ -1,11 +1,18 @@
 #!/bin/sh
-# rootfs.sh DIRECTORY [ARCHITECTURE] : makes the root file system of the image: Node, the bundle, its native parts, the C libraries
-# that they need, what the launcher calls, and an init. The Dockerfile runs it, and so does CI, which imports the result into
-# containerd. ARCHITECTURE is Debian's word, amd64 or arm64; of this machine by default.
-# Needs `npm ci` before it; of Debian: dash, coreutils, tini, ca-certificates; a C++ compiler, make and python3; Node's headers
-# (libnode-dev, or a folder that npm_config_nodedir names); for another architecture its compiler (g++-aarch64-linux-gnu), and
-# what it takes from Debian and npm comes from where apt and npm are set up to look.
-# The same sources on the same machine make the same bytes. Prints size and hash; fails above 300 MiB.
+# rootfs.sh DIRECTORY [ARCHITECTURE]: builds the root file system of the image.
+# The image has Node, the bundle with its native parts, their C libraries, the launcher's tools and
+# an init. The Dockerfile runs this script. CI runs it too, and imports the result into containerd.
+# ARCHITECTURE is amd64 or arm64, as in Debian. The default is this machine's.
+# Needs:
+# - `npm ci`
+# - Debian's packages dash, coreutils, tini and ca-certificates
+# - a C++ compiler, make and python3
+# - Node's headers (libnode-dev, or the folder in npm_config_nodedir)
+# - for another architecture, its compiler (g++-aarch64-linux-gnu), and the packages from the
+#   configured sources of apt and npm
+#
+# The same sources on the same machine make the same bytes. Prints size and hash. Fails above 300
+# MiB.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?DIRECTORY}
@@ -45,7 +52,7 @@ app=$out/opt/longshore
 mkdir -p "$app/dist" "$app/bin" "$app/node_modules/node/bin" "$out/bin" "$out/sbin" "$out/etc" "$out/tmp" "$out/proc" "$out/sys" "$out/dev" "$out/scratch"
 chmod 1777 "$out/tmp" "$out/scratch"
 
-# of npm's packages what the installation for this machine did not bring: their hashes are in the tree
+# npm packages that the installation for this machine lacks. Their hashes are in the tree.
 fetch() { # PACKAGE@VERSION DIRECTORY
   mkdir -p "$2" && (cd "$work" && npm pack --silent --prefer-offline --pack-destination "$work" "$1" >"$work/packed" && tar -C "$2" --strip-components=1 -xzf "$(tail -1 "$work/packed")")
 }
@@ -54,7 +61,7 @@ fetch() { # PACKAGE@VERSION DIRECTORY
 own_node=$root/node_modules/node/bin/node
 version=$(sed -n 's/^ *"version": "\(.*\)",*$/\1/p' "$root/node_modules/node/package.json")
 node=$own_node
-# Nothing is started before it was compared.
+# Compare each Node with its hash before it is started.
 check_node() { # FILE ARCHITECTURE
   expected=$(awk -v v="$version" -v a="$2" '$1 == v && $2 == a { print $3 }' "$root/image/node.sha256")
   [ -n "$expected" ] || fail "image/node.sha256 has no hash of Node $version for $2"
@@ -72,8 +79,9 @@ cp "$root/package.json" "$root/LICENSE" "$app/"
 cp "$root/bin/longshore" "$app/bin/"
 cp "$node" "$app/node_modules/node/bin/node"
 : >"$app/node-is-checked"
-# zstd-napi's package fetches a binary from elsewhere when it is installed, which no lockfile vouches for. Its sources are in the
-# package: they are compiled here, away from what was installed. Node-API is stable, so the headers need not be of the same Node.
+# The installation of zstd-napi's package fetches a binary that no lockfile covers. So compile the
+# package's sources here, outside of the installed packages. Node-API is stable: the headers may be
+# of another Node.
 mkdir -p "$work/node_modules"
 for name in zstd-napi node-addon-api; do
   (cd "$root/node_modules" && tar -chf - --exclude=zstd-napi/build "$name") | tar -C "$work/node_modules" -xf -
@@ -87,7 +95,7 @@ if ! (cd "$work/node_modules/zstd-napi" && npm_config_nodedir=$nodedir npm exec 
 fi
 unset CFLAGS CXXFLAGS
 
-# what is not in the bundle: native parts and their loaders, without their sources
+# Native parts and their loaders, without their sources. They are not in the bundle.
 copy() { # FROM NAME EXCLUDED...
   from=$1 name=$2; shift 2
   (cd "$from" && tar -chf - "$@" --exclude=doc --exclude=deps --exclude=obj.target --exclude='*.a' --exclude=vendor "$name") |
@@ -96,7 +104,7 @@ copy() { # FROM NAME EXCLUDED...
 copy "$root/node_modules" koffi
 copy "$root/node_modules" fastcdc-wasm
 copy "$work/node_modules" zstd-napi --exclude=zstd-napi/src --exclude='*.mk' --exclude='*akefile' --exclude='*.gyp*' --exclude=.deps
-# of the ready-made parts of koffi and of the BLAKE hashes those for this platform, which come as packages of their own
+# The prebuilt parts of koffi and of the BLAKE hashes for this platform are separate packages.
 locked() { "$own_node" -p "require('$root/package-lock.json').packages['node_modules/$native'].$1"; }
 for native in "@koromix/koffi-linux-$cpu" "@napi-rs/blake-hash-linux-$cpu-gnu"; do
   if [ "$architecture" != "$own" ]; then
@@ -110,7 +118,7 @@ done
 
 rm -rf "$app/node_modules/@koromix/"*/musl_*
 
-# what the launcher calls, and nothing else: tools to look inside come with `kubectl debug`
+# Only the launcher's tools. Use `kubectl debug` for tools to look inside.
 tool() { # NAME TARGET
   for folder in /usr/bin /bin; do
     if [ -e "$sysroot$folder/$1" ]; then cp -L "$sysroot$folder/$1" "$2" && return 0; fi
@@ -131,7 +139,8 @@ if [ -f /etc/ssl/certs/ca-certificates.crt ]; then
   mkdir -p "$out/etc/ssl/certs" && cp -L /etc/ssl/certs/ca-certificates.crt "$out/etc/ssl/certs/"
 fi
 
-# libraries: what the programs and the native parts name, and what those name, at the paths of their architecture
+# Libraries of the programs and native parts, and their own libraries, at the paths of the
+# architecture.
 library() { for folder in "/lib/$triplet" "/usr/lib/$triplet" /lib /usr/lib; do if [ -e "$sysroot$folder/$1" ]; then echo "$folder/$1" && return 0; fi; done; }
 mkdir -p "$out$(dirname "$loader")"
 cp -L "$sysroot$loader" "$out$loader"
@@ -150,9 +159,10 @@ while [ -s "$work/todo" ]; do
   done <"$work/needed"
 done
 
-# compiled code, so that a data mover starts sooner; it is kept by path, hence from inside. It is for processors like this one, so that
-# an image for another architecture has none. V8 seeds its hashes by chance, and writes them into the code: with a seed that is given,
-# which counts for nothing when the code is read, it is the same each time.
+# Compiled code lets a data mover start sooner. Node keeps it by path, so compile inside the new
+# root. The code fits only processors like this machine's, so an image for another architecture has
+# none. V8 writes a random hash seed into the code. A fixed seed gives the same code each time, and
+# a reader of the code ignores the seed.
 mkdir -p "$app/cache"
 if [ "$architecture" = "$own" ]; then
   chroot=$(command -v chroot || echo /usr/sbin/chroot)
@@ -165,18 +175,18 @@ if [ "$architecture" = "$own" ]; then
   [ -e "$out/dev/null" ] || : >"$out/dev/null"
   mkdir "$out/tmp/build"
   cp "$root/image/compiled-code.cjs" "$out/tmp/build/"
-  # what a data mover loads first, and its threads; names of other files have a hash in them
+  # The modules that a data mover loads first, and its threads. Names of other files contain a hash.
   set -- "$app/dist/cli.js" "$app"/dist/run-*.js "$app"/dist/move-volume-*.js "$app/dist/thread.js"
   for file; do shift; set -- "$@" "${file#"$out"}"; done
   inside /tmp/build/compiled-code.cjs /opt/longshore/cache "$@"
   inside /opt/longshore/dist/cli.js repository create --repo /tmp/build/repo >/dev/null
-  # a native part that cannot be loaded has a slower stand-in, and a warning, which must not be in an image
+  # A native part that does not load is replaced by a slower stand-in, with a warning. Fail then.
   warnings=$(inside /opt/longshore/dist/cli.js snapshot create /opt/longshore/bin --repo /tmp/build/repo 2>&1 >/dev/null)
   [ -z "$warnings" ] || { echo "rootfs.sh: $warnings" >&2; exit 1; }
   rm -rf "$out/tmp/build" "$out/dev/null"
 fi
 chmod -R a+rX "$app"
-# what is inside, for scanners: every file, and the package that it is of
+# For scanners: every file with its package.
 "$own_node" "$root/image/spdx.ts" "$out" "$work/inputs.json" $sysroot >"$work/spdx.json"
 cp "$work/spdx.json" "$app/longshore.spdx.json"
 

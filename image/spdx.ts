@@ -1,9 +1,10 @@
 /**
- * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of what a root file system holds.
- * Every file is named with its hash and the package that it is of: Debian's by dpkg, npm's by the
- * lockfile; the bundle is of this package, and what esbuild put into it (INPUTS) and what is
- * compiled into Node and zstd-napi are packages without files. What the plugin's file is made of is
- * said of that file: plugin-spdx.ts reads it. A file of no package is an error.
+ * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of a root file system.
+ *
+ * Every file has its hash and its package, for Debian's files by dpkg, and for npm's by the
+ * lockfile. The bundle belongs to this package. The inputs of esbuild (INPUTS) and the code
+ * compiled into Node and zstd-napi are packages without files. The plugin's file has relations to
+ * its parts, which plugin-spdx.ts reads. A file without a package is an error.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -55,7 +56,7 @@ function packageOf(kind: string, its: string, itsVersion: string, more: object =
   };
 }
 
-/** By the longest path of the lockfile that leads to the file. */
+/** Uses the longest path of the lockfile that leads to the file. */
 function npmPackageOf(path: string): Package | undefined {
   const place = path.slice(path.indexOf('node_modules/'));
   let best = '';

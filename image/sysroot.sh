@@ -1,7 +1,7 @@
 #!/bin/sh
-# sysroot.sh ARCHITECTURE DIRECTORY : what an image of another architecture takes from Debian, unpacked and not installed, so that
-# nothing of it runs here. The packages are of the release and the mirrors that apt is set up for; dpkg's database beside them
-# tells scanners what each file is of.
+# sysroot.sh ARCHITECTURE DIRECTORY: unpacks the Debian packages for an image of another
+# architecture. The packages are not installed, so none of their code runs here. Release and mirrors
+# are those of apt's configuration. The dpkg database tells scanners the package of each file.
 set -eu
 architecture=${1:?ARCHITECTURE} out=${2:?DIRECTORY}
 packages="dash coreutils tini libc6 libgcc-s1 libstdc++6 libatomic1"

@@ -2,10 +2,10 @@
  * Checks the prose of the project: comments, pages, help texts and messages. The ratchet holds the
  * number of findings of each folder. The check fails if a number rises, and lists the new findings.
  *
- *   check.ts            compare with the ratchet
- *   check.ts --lower    write smaller numbers into the ratchet
- *   check.ts --report   print the figures
- *   check.ts PATH...    list the findings of files and folders
+ * - `check.ts`: compare with the ratchet
+ * - `check.ts --lower`: write smaller numbers into the ratchet
+ * - `check.ts --report`: print the figures
+ * - `check.ts PATH...`: list the findings of files and folders
  */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';

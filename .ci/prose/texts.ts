@@ -1,11 +1,11 @@
 /**
- * Finds the sentences of a file: in comments, pages, the command line's help, and the list of
+ * Finds the sentences of a file. Sources: comments, pages, the command line's help and the list of
  * messages.
  */
 
 export type Kind = 'comment' | 'page' | 'table' | 'help' | 'message';
 
-/** One sentence, or one cell of a table. */
+/** A sentence, or a cell of a table. */
 export interface Sentence {
   readonly kind: Kind;
   /** Line of the file on which the sentence starts, from 1. */

@@ -60,7 +60,7 @@ export async function openBucket(
 const settingsOf = (given: Partial<TransferSettings>, isRepository: boolean): RemoteSettings => ({
   isRepository,
   stallMs: given.stallMs ?? STALL_MS,
-  // eslint-disable-next-line no-restricted-properties -- the chains of cloud credentials are the environment's
+  // eslint-disable-next-line no-restricted-properties -- chains of cloud credentials read it
   environment: given.environment ?? process.env,
 });
 

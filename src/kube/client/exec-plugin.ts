@@ -32,7 +32,7 @@ export async function credentialOf(plugin: ExecPlugin, cluster?: object): Promis
   const spec = { ...(cluster && { cluster }), interactive };
   const info = JSON.stringify({ kind: 'ExecCredential', apiVersion, spec });
   const own = Object.fromEntries((plugin.env ?? []).map(({ name, value }) => [name, value]));
-  // eslint-disable-next-line no-restricted-properties -- plugins get the environment of this process
+  // eslint-disable-next-line no-restricted-properties -- plugins get this environment
   const env = { ...process.env, ...own, KUBERNETES_EXEC_INFO: info };
   const answer = await outputOf(plugin, { env, isInteractive: interactive });
   return credentialIn(answer, plugin);
