@@ -56,7 +56,7 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
   const make = <T extends KubeObject>(resource: Resource<T>, object: object): Promise<T> =>
     admin.create(resource, object as never);
 
-  /** What is there: of a tenant, and of the agent. */
+  /** Objects of a tenant and of the agent. */
   async function makeObjects(): Promise<void> {
     for (const [name, namespace] of [
       ['tenant', 'app'],

@@ -136,7 +136,7 @@ const ofContainer =
     container(pod)[field] = value;
   };
 
-/** What a thief of the agent's token would like to have, and the words of the refusal. */
+/** Goals of a thief of the agent's token, and the words of the refusal. */
 const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
   'the account of the server': ['data-upload', ofPod('serviceAccountName', 'longshore-server'), /ServiceAccount of data movers/],
   "the agent's own account": ['data-upload', ofPod('serviceAccountName', AGENT), /ServiceAccount of data movers/],

@@ -85,8 +85,8 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
   afterEach(async () => {
     for (const agent of agents.splice(0)) await agent.stop();
     agents = [];
-    // Nothing of ours is left after a final phase, whatever happened; the snapshot controller may
-    // be a moment behind.
+    // A final phase leaves none of our objects behind. The snapshot controller may be a
+    // moment behind.
     await expect.poll(() => cluster.leftovers(), { interval: 100 }).toEqual([]);
   });
 
@@ -214,7 +214,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       const upload = await cluster.client.get(DATA_UPLOADS, { namespace: NAMESPACE, name });
       expect(upload.metadata.finalizers).toBeUndefined();
       expect(upload.status).toBeUndefined();
-      // As its own agent on this node may have left it: it is that one's to clean up after.
+      // Plays the other data mover on this node: it cleans up its own upload.
       const status = { phase: 'InProgress', node: 'node-1' };
       await cluster.client.patch(DATA_UPLOADS, upload.metadata, { status });
       await cluster.client.delete(DATA_UPLOADS, upload.metadata);
@@ -278,7 +278,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
     it('an image that is not there is failed at once', async () => {
       await newUpload();
       const ref = { namespace: NAMESPACE, name };
-      // The runner that plays kubelet has no images: it is told by the status.
+      // The simulated kubelet has no images, so the test sets the pod's status.
       startAgent({
         exposer: {
           daemonSet: 'node-agent',
@@ -436,7 +436,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
         startAgent();
         const repository = join(cluster.cluster.storageDirectory, 'kopia/locked');
         fs.mkdirSync(repository, { recursive: true });
-        // One that can be upgraded.
+        // A repository with an older format, which can be upgraded.
         const kopia = new Kopia(DEV_PASSWORD).create(repository, '--format-version=2');
         const owner = ['--upgrade-owner-id', 'tester'];
         const times = ['--io-drain-timeout=1s', '--status-poll-interval=1s'];
@@ -451,7 +451,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
         expect(status?.message).toMatch(/locked for a format upgrade by "tester"/);
         expect(status?.phase).toBe('Failed');
         kopia.run('repository', 'upgrade', 'rollback', '--force', ...owner);
-        // Whoever makes repositories ready looks at one that is not every 15 s.
+        // The agent checks a repository that is not ready every 15 s.
         const phase = async (): Promise<string | undefined> => {
           const found = await cluster.client.list(BACKUP_REPOSITORIES, { namespace: 'velero' });
           return found.find(({ spec }) => spec.volumeNamespace === 'locked')?.status?.phase;
@@ -621,9 +621,9 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
   });
 
   describe("what the Progress call of Velero's plugin says", () => {
-    // More than what is read ahead of the storage.
+    // Larger than the read-ahead of the storage.
     const SIZE_MIB = 200;
-    /** Of every version of an upload, without repetitions, until it is over. */
+    /** Progress of every version of an upload, without repetitions, until its end. */
     async function story(task: () => Promise<unknown>): Promise<OperationProgress[]> {
       const scope = { namespace: NAMESPACE, fieldSelector: `metadata.name=${name}` };
       const { resourceVersion } = await cluster.client.listPage(DATA_UPLOADS, scope);

@@ -8,10 +8,7 @@ import { aPod } from '../support/builders.ts';
 
 const FENCE_MS = 60_000;
 
-/**
- * A restore whose pod is gone, and its death counted; `restarting`: the pod that was seen to have
- * died.
- */
+/** A restore whose pod is deleted, and whose death is counted. `restarting`: the pod that died. */
 const download = (restarting: string, generation = 2, fenceMs?: number): DataDownload =>
   ({
     metadata: {

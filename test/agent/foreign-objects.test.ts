@@ -105,7 +105,8 @@ describe('what others own is left alone, whatever it is called and whatever it s
   it("a VolumeSnapshot whose status names another namespace's content", async () => {
     const victim = await snapshotOf('victim', 'lie');
     await cluster.makeVolume('app', 'lie');
-    // Of a claim that is not there: the controllers wait, so that its user has the only word.
+    // The claim is missing: the controllers wait, so only the user of the snapshot writes its
+    // status.
     const { metadata } = await cluster.client.create(VOLUME_SNAPSHOTS, {
       metadata: { name: 'lying', namespace: 'app' },
       spec: { source: { persistentVolumeClaimName: 'not-there' } },

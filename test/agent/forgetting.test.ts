@@ -23,7 +23,7 @@ describe('a CR that goes while it is looked at', () => {
         cleanUp: () => Promise.resolve(true),
       },
       client: {
-        // Its finalizer is taken off while the pod is asked for.
+        // The finalizer is removed while the pod is read.
         find: () => {
           if (!isGone) {
             isGone = true;

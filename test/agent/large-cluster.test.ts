@@ -149,7 +149,7 @@ describe('those that wait for a place', () => {
     stand('second', 2);
     slots.release('x');
     expect(called).toEqual(['first']);
-    // It did not take it: called again, and nobody is forgotten.
+    // The waiter did not take the slot: it is called again, and stays in the queue.
     slots.wake();
     expect(called).toEqual(['first', 'first']);
     slots.leave('first');
@@ -172,7 +172,7 @@ describe('those that wait for a place', () => {
     backups.release('0');
     expect(called).toEqual(['2']);
     restores.release('0');
-    // Nine were held: the one that is free now is within the share of the backups.
+    // Nine slots were held. The free slot is within the share of the backups.
     expect(called).toEqual(['2']);
     backups.wake();
     expect(called).toEqual(['2', '2']);
@@ -196,7 +196,7 @@ describe('those that wait for a place', () => {
     for (let i = 0; i < 100; i++) exposures.park(upload(`new-${i}`, 'New'), i);
     for (const phase of ['InProgress', 'Accepted']) {
       const died = upload(`died-${phase}`, phase);
-      // It asks again and again.
+      // The agent asks repeatedly.
       for (let i = 0; i < 2; i++) expect(exposures.tryAcquire(died)).toBe(false);
     }
     expect(exposures.tryAcquire(upload('newest', 'New'))).toBe(false);

@@ -53,7 +53,7 @@ for (const [name, isReal, isThere] of CLUSTERS)
       await using repository = await openTest(join(cluster.cluster.storageDirectory, 'kopia/app'), {
         password: DEV_PASSWORD,
       });
-      // Of then are the files, however long the volume of the snapshot took to be there.
+      // The files are from that moment, even if the snapshot's volume came much later.
       const { tags, startTimeNs } = await getSnapshot(repository, snapshotID);
       const frozenAtNs = BigInt(tags?.[FROZEN_TAG] ?? 0);
       expect(frozenAtNs).toBe(BigInt(Date.parse(takenAt)) * 1_000_000n);

@@ -81,7 +81,7 @@ describe('metrics of file-system backup', () => {
     const newest = Array.from({ length: 200 }, (_, i) => `b${800 + i}`);
     expect((await named('gauge')).toSorted()).toEqual(newest);
     expect((await named('count')).toSorted()).toEqual(newest);
-    // One of the same name is the same series, and the newest again.
+    // A backup of the same name is the same series, and becomes the newest again.
     metrics.podVolumeBackedUp(backupNamed('b800'), 3000);
     metrics.podVolumeBackedUp(backupNamed('b1000'), 1000);
     const names = await named('gauge');
@@ -184,7 +184,7 @@ describe('a PodVolumeBackup', () => {
     await waitPhase('restarted', 'Completed');
     await expect.poll(() => countsOf(second)).toEqual([0, 1, 1]);
     expect(await countsOf(first)).toEqual([1, 0, 0]);
-    // One that is over is nothing new for the agent after that.
+    // The restarted agent does not count an ended movement again.
     await second.stop();
     const third = cluster.startAgent('node-1');
     await expect.poll(() => third.agent.notReady()).toBeUndefined();

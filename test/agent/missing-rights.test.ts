@@ -23,7 +23,7 @@ const NO_RIGHT = 'it is forbidden: User "longshore" cannot do that';
 const denied = 'admission webhook "v.example.com" denied the request: forbidden';
 const noAccount = 'pods "down" is forbidden: serviceaccount "no-such" not found';
 
-/** A server that refuses, with what is written for good. */
+/** A server that refuses, and the final phases that were written. */
 function refused(code: string, sinceMs: number, message = NO_RIGHT) {
   const error = new CodedError(code, message);
   const failed: string[] = [];
@@ -37,7 +37,7 @@ function refused(code: string, sinceMs: number, message = NO_RIGHT) {
     dataPaths: { drop: () => undefined },
     writer: {
       latest: (movement: DataDownload) => Promise.resolve(movement),
-      // Another one has written the end by now: only that it was tried counts here.
+      // A different process has written the end by now: only the attempt counts here.
       update: () => {
         failed.push('Failed');
         return Promise.resolve(undefined);

@@ -99,7 +99,7 @@ describe('the node-agent ConfigMap', () => {
       requests: { cpu: '100m', memory: '128Mi' },
       limits: { cpu: '2', memory: '1Gi' },
     });
-    // Velero drops all of it when one is absent.
+    // Velero drops all values if one of them is missing.
     expect(
       podResourcesOf(
         parse({ podResources: { memoryLimit: '1Gi', cpuLimit: '0' } }).config.podResources,

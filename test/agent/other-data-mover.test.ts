@@ -24,8 +24,8 @@ const LABEL = 'example.io/tar-data-mover';
 const signal = new AbortController().signal;
 
 /**
- * The example of docs/data-movers.md, with an agent of ours beside it. No containers run here: the
- * test runs what its pods say.
+ * The example of docs/data-movers.md, next to our own agent. No containers run here: the test runs
+ * the commands of the pods.
  */
 describe.skipIf(!hasPeers('kubectl'))('a data mover of somebody else', () => {
   let test: TestCluster;
@@ -133,7 +133,7 @@ describe.skipIf(!hasPeers('kubectl'))('a data mover of somebody else', () => {
       phase: 'Completed',
       dataMoverResult: { file: done.status?.snapshotID },
     });
-    // Neither claimed nor exposed by ours.
+    // Our agent has neither claimed nor exposed the upload.
     expect(done.status?.acceptedByNode).toBeUndefined();
     expect(done.metadata.labels?.['velero.io/expose-on-going']).toBeUndefined();
     await expect.poll(() => test.leftovers(), { timeout: 10_000 }).toEqual([]);

@@ -55,7 +55,7 @@ const broken = pod('Pending', undefined, {
   containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
 });
 
-/** What an action is, and the fields of it that tell. */
+/** An action with its important fields. */
 const told = (action: Action): unknown => {
   if (action.do === 'wait') return action.ms === undefined ? 'wait' : `wait ${action.ms}`;
   if (action.do === 'read') return `read ${action.what}`;

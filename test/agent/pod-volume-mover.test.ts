@@ -24,7 +24,7 @@ import { age } from '../support/trees.ts';
 const RESTORE_UID = '0b5c0b3e-6f0e-4a52-9c1f-3b6d1d5a7e11';
 const work = fs.mkdtempSync(join(tmpdir(), 'longshore-pod-mover-'));
 
-/** What the data mover asks of an API server, of objects by kind and name. */
+/** The API server of a data mover. Objects are found by kind and name. */
 class OneNamespace {
   readonly clock = systemClock;
   readonly objects = new Map<string, KubeObject>();
@@ -250,7 +250,7 @@ const backup = (spec: object = {}, metadata: object = {}): object => ({
 const snapshotsOf = (name = 'claim', pod = 'web-0') =>
   listSnapshots(repository, { source: podVolumeSource('app', pod, name) });
 
-/** How a volume of a pod is told of. */
+/** The description of a pod's volume. */
 interface Volume {
   readonly pvc?: string;
   readonly pod?: string;
@@ -694,7 +694,7 @@ describe('longshore pod-volume restore', () => {
     const bootId = expect.stringMatching(/^[0-9a-f-]{36}$/) as string;
     const claimed = { isOfClaim: true, lastingClaim: 'claim' };
     expect(JSON.parse(note)).toEqual({ by: 'mover', bootId, root, ...claimed });
-    // It dies, the pod takes the mark and goes on, and its node has not told yet that it did.
+    // The mover dies. The pod takes the mark and continues, before its node has reported that.
     fs.rmSync(join(target, '.velero'), { recursive: true });
     fs.writeFileSync(join(target, 'file'), 'of the application');
     const annotations = { ...mover(3), 'longshore.io/restored': note };

@@ -8,7 +8,7 @@ import { assertSameTree } from '../support/kopia.ts';
 import { packagedProgram } from '../support/package.ts';
 import { makeTree } from '../support/trees.ts';
 
-/** Root reads whatever the mode: without these two it is as any other user. */
+/** Root reads any file. Without these two capabilities root is like any other user. */
 const WITHOUT_RIGHTS =
   process.getuid?.() === 0 ? ['setpriv', '--bounding-set=-dac_override,-dac_read_search'] : ['env'];
 const BIN = packagedProgram();
@@ -180,7 +180,7 @@ describe('longshore pod-volume as hosting pods run it', () => {
     const second = await start('backup', 'killed', source).ended;
     expect(second.code, second.message).toBe(0);
     expect(JSON.parse(second.message)).toMatchObject({ totalBytes: 240 << 20 });
-    // An index names what is stored after every 128 MiB: that much is not stored again.
+    // An index is written after every 128 MiB. The indexed contents are not stored again.
     expect(stored() - storedAtKill).toBeLessThan((240 - 100) << 20);
   });
 

@@ -35,9 +35,7 @@ describe('file-system backup', () => {
     await cluster[Symbol.asyncDispose]();
   });
 
-  /**
-   * The agents run in this process. Without pods of theirs each would take the other to be away.
-   */
+  /** The agents run in this process. Without agent pods, each would consider the other as away. */
   const showAgent = async (node: string): Promise<void> => {
     const { metadata } = await cluster.client.create(PODS, {
       metadata: {

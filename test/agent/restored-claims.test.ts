@@ -30,7 +30,7 @@ const pod = (status: object, uid = 'pod-1'): object => ({
   status,
 });
 
-/** What the API server has, by kind. */
+/** Asks a cluster with these objects, by kind. */
 function isSeenDone(objects: Readonly<Record<string, unknown>>): Promise<boolean> | undefined {
   const names = { Pod: 'app/job-0', PersistentVolumeClaim: 'app/claim' } as Record<string, string>;
   const find = ({ kind }: Resource<KubeObject>, ref: ObjectRef): Promise<unknown> => {

@@ -336,7 +336,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     let held: string | undefined;
     while (held === undefined) {
       const contents = await cluster.client.list(VOLUME_SNAPSHOT_CONTENTS, {});
-      // Those of earlier tests may still be on their way out.
+      // Contents of earlier tests may still exist for a moment.
       held = contents.find(({ spec }) => spec.volumeSnapshotRef.name === taken)?.metadata.name;
       await sleep(50);
     }
@@ -413,7 +413,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       { spec: { template: { metadata: { annotations: hostPods } } } },
     );
     await cluster.makeVolume('app', 'of-pod');
-    // One that is not there takes its PodVolumeRestore along.
+    // If the Restore is missing, its PodVolumeRestore is deleted too.
     const restore = await cluster.client.create(RESTORES, {
       metadata: { namespace: NAMESPACE, name: 'r' },
       spec: { backupName: 'backup' },
@@ -488,7 +488,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     await cluster.waitUpload('dies', 'InProgress');
     const process = (): ChildProcess | undefined =>
       cluster.cluster.runners.get('node-1')?.processOf('dies');
-    // What the agent tells of the second death is the first one's Event with a higher count.
+    // The second death increases the count of the first death's Event.
     for (let killed: unknown, times = 0; times < 2; times++) {
       while (process() === killed || !process()) await sleep(20);
       killed = process();
@@ -603,7 +603,8 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
         .map((role) => role as typeof role & { rules: Rule[] });
       expect(roles.length).toBe(2);
       for (const { kind, metadata, rules } of roles) {
-        // What is used in Velero's namespace only is no reason for a right in all of them.
+        // A right that is used only in Velero's namespace does not justify a right in all
+        // namespaces.
         const isFor = (asking: Asked): boolean =>
           kind === 'Role' ? asking.namespace === NAMESPACE : asking.namespace !== NAMESPACE;
         const used = new Set(asked(account).flatMap((each) => (isFor(each) ? each.right : [])));

@@ -44,7 +44,7 @@ async function startProxy(
       { agent, method: request.method, headers },
       (answer) => {
         if (kind === 'cut' && !isWatch) {
-          // What was asked is done; nobody hears of it.
+          // The request is done, and its answer is lost.
           response.destroy();
           answer.resume();
           return;

@@ -37,7 +37,8 @@ afterEach(async () => {
   await Promise.all(files.splice(0).map((file) => file.close()));
 });
 /**
- * The annotation with the version of the API server was shortened in what the real Velero stored.
+ * The stored golden backup of the real Velero has a shortened annotation with the API server's
+ * version.
  */
 const CUT_BYTES = 18;
 
@@ -154,7 +155,7 @@ describe.each(KINDS)('in a bucket of kind %s', (kind) => {
           goJsonIndented(goldenJson(`${golden}/velero-backup.json`)),
         );
         const size = goldenFile(`${golden}/files.txt`).toString();
-        // What the real one was long, so the form is the same.
+        // Compare with the original length: only the form must be the same.
         expect(size).toContain(` ${metadata.length + CUT_BYTES} ${folder}velero-backup.json`);
         const stored = await archive.open(name);
         await using contents = await stored.openContents({ directory: scratch });
@@ -333,7 +334,7 @@ describe('damage', () => {
   });
 
   it('is not what a real Velero wrote that went on with our backup', async () => {
-    // Its finalizer writes these three anew, and no file of ours.
+    // Velero's finalizer rewrites these three files, and none of our own files.
     const end = goldenJson('bucket-3-completed/velero-backup.json') as StoredBackup;
     const other = {
       ...end,
@@ -346,10 +347,10 @@ describe('damage', () => {
     expect(await backup.volumeInfos()).toEqual([]);
     await using contents = await backup.openContents({ directory: scratch });
     expect(contents.isEmpty).toBe(false);
-    // Ours goes on after it: what is not written anew is not held to what it was.
+    // Our server continues after Velero. Files that Velero rewrote are not held to their old marks.
     await archive.update('b2', { metadata: end });
     expect(await (await archive.open('b2')).volumeInfos()).toEqual([]);
-    // What Velero never writes anew is still held.
+    // Marks of files that Velero never rewrites still count.
     await bucket.put('backups/b2/b2-results.gz', [gzipSync('{}')]);
     await expect(backup.results()).rejects.toEqual(damaged(/b2-results.gz/));
   });
@@ -420,7 +421,7 @@ function failing(inner: Bucket, at: number, how: 'killed' | 'away'): Bucket {
   };
 }
 
-/** Every file of a backup read; what it says of itself. */
+/** Reads every file of a backup, and returns a summary as JSON. */
 async function readWhole(bucket: Bucket, name: string): Promise<string> {
   const backup = await new BackupArchive(bucket).open(name);
   const operations = await backup.itemOperations(LIST);
@@ -442,7 +443,7 @@ describe.each(['killed', 'away'] as const)(
       let isOver = false;
       for (let at = 0; !isOver; at++) {
         const bucket = new MemoryBucket();
-        // What a backup that failed earlier left.
+        // A file that is left from an earlier failed backup.
         await bucket.put('backups/b2/b2-csi-volumesnapshots.json.gz', [gzipSync('[{}]')]);
         try {
           await new BackupArchive(failing(bucket, at, how)).put('b2', facts);
@@ -483,7 +484,7 @@ describe.each(['killed', 'away'] as const)(
         }
         const [phase] = JSON.parse(await readWhole(bucket, 'b2')) as [string];
         if (isDone) expect(phase).toBe('Completed');
-        // By its phase nobody takes it for a whole one before all of it is there.
+        // The phase never shows a whole backup before all files are there.
         if (phase === 'Completed') {
           expect(await (await new BackupArchive(bucket).open('b2')).volumeInfos()).toEqual(
             end.volumeInfos,

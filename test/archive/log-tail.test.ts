@@ -32,7 +32,7 @@ describe('what is added to the log of a backup after its run', () => {
   it('is not seen in a log that only looks like it', () => {
     expect(addedBytesOf(gzipSync('run\n').subarray(-10), 10)).toBe(0);
     expect(addedBytesOf(gzipSync('a longer log of a run, by somebody else\n'), 60)).toBe(0);
-    // It says that more was added than there is.
+    // The trailer claims more added bytes than the file has.
     expect(addedBytesOf(trailer(1000), 500)).toBe(0);
     expect(addedBytesOf(trailer(100), 500)).toBe(100 + TRAILER_BYTES);
   });

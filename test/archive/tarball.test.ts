@@ -318,7 +318,7 @@ describe('the contents of a backup', () => {
     expect(contents.names(directory)).toEqual(['p']);
     expect((await contents.load({ ...directory, name: 'p' }))?.toString()).toBe('{"last":22}');
     expect([...contents.directories()]).toHaveLength(2);
-    // Whoever writes them again would have to choose.
+    // A writer of the tarball would have to choose between the two.
     await expect(Array.fromAsync(readTarball([tar], KEY))).rejects.toThrow('is there twice');
   });
 

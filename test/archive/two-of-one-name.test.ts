@@ -21,7 +21,7 @@ const FILES = [
 ];
 
 /**
- * One cluster's view of the bucket: its put of one file waits, before or after the bytes have
+ * A cluster's view of the bucket. The put of one file waits, before or after the bytes have
  * arrived.
  */
 function viewOf(
@@ -81,7 +81,7 @@ describe('a put whose answer is lost', () => {
         await bucket.put(key, body, options);
         if (key !== `${FOLDER}${file}` || isLost) return;
         isLost = true;
-        // As where it is sent again, and finds what the first one has stored.
+        // A repeated put finds the object of the first put.
         if (options?.ifAbsent === true) throw new CodedError('BLOB_EXISTS', `${key} is there`);
       },
     });
@@ -103,7 +103,8 @@ describe('what an earlier try of the same backup stores late', () => {
           await bucket.put(key, body, options);
         },
       });
-      // Its own file tells whose a backup is: where nobody can read it, it is nobody's.
+      // The metadata file names the owner of a backup. Without a readable file the backup has no
+      // owner.
       if (file === 'velero-backup.json') {
         await expect(store(view, 'one')).rejects.toMatchObject({ code: 'BACKUP_EXISTS' });
         return;
@@ -182,7 +183,7 @@ describe('a cluster that fails to store its backup', () => {
     const failing = Object.assign(Object.create(bucket) as MemoryBucket, {
       put: async (each: string, body: Body, options?: ObjectPutOptions) => {
         if (each === key) {
-          // The other one has begun after this one had looked for what is left.
+          // The other backup begins after this backup has looked for leftovers.
           bucket.objects.set(`${FOLDER}longshore-checksums.json`, Buffer.from('of two'));
           throw new CodedError('STORAGE_AWAY', 'the storage is away', { retry: 'backoff' });
         }

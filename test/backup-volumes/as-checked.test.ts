@@ -30,7 +30,7 @@ import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-poli
 
 type Resource = AnyResource<KubeObject>;
 
-// What policy-check says of a cluster is what a backup of it does: random clusters, policies and
+// The output of policy-check equals the decisions of a backup: random clusters, policies and
 // Backups.
 
 const signal = new AbortController().signal;
@@ -218,8 +218,8 @@ function worldOf(
 }
 
 /**
- * Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and
- * volume.
+ * A client for the requests of this test. Created PodVolumeBackups are in `files`, as namespace,
+ * pod and volume.
  */
 function clientOf(world: World, policies: string, files: string[]): KubeClient {
   const lists = new Map<Resource, KubeObject[]>([
@@ -273,7 +273,7 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
         // No controller takes up a group of an unknown class, and the backup times out.
         if (isKnown !== true) throw new CodedError('GROUP_TIMED_OUT', 'no controller knows it');
       }
-      // The property is about what is decided before the driver cuts it.
+      // The property is about the decisions before the driver cuts the snapshot.
       if (resource === VOLUME_SNAPSHOTS || resource === VOLUME_GROUP_SNAPSHOTS) {
         const isMoved = object.metadata.labels?.['longshore.io/moved'] === 'true';
         throw new CodedError('CUT', 'the snapshot is cut', { facts: { isMoved } });
@@ -323,7 +323,7 @@ const SNAPSHOTTER = {
   createSnapshot: () => Promise.resolve('s'),
 } as unknown as VolumeSnapshotter;
 
-/** What a backup does with each volume, by its name as policy-check has it. */
+/** The decision of a backup for each volume, by the name that policy-check prints. */
 async function backedUp(
   world: World,
   backup: Backup,
@@ -384,8 +384,7 @@ async function backedUp(
     }
   }
   for (const pv of pvNamed.values()) {
-    // It is in a backup that takes all PersistentVolumes only: nobody asks for that of a PVC that
-    // is left out.
+    // The PV of an excluded PVC is only in a backup of all PersistentVolumes: skip it.
     if (excluded.has(nameOf(pv))) continue;
     const result = await cluster.after('persistentvolumes', pv);
     if (result?.facts?.some(({ kind }) => kind === 'native') === true) note(nameOf(pv), 'native');

@@ -299,7 +299,7 @@ describe('a pod that does not run', () => {
     const [over, running] = [podOf('over', 'Succeeded'), podOf('running', 'Running')];
     for (const pod of [over, running]) await volumes.before('pods', pod);
     expect((await volumes.after('pods', over))?.operations).toEqual([]);
-    // There is no agent, which is said of the second one: it has been asked for.
+    // Without an agent, the requested backup of the running pod is an error.
     const { errors = [] } = (await volumes.after('pods', running)) ?? {};
     expect(errors.map(String).join()).toContain('daemonset pod not found in running state');
   });
@@ -384,7 +384,7 @@ describe('how long the files of pods may take', () => {
     expect(of(POD_VOLUME_ACTION, HOUR_NS)).toBe(24n * HOUR_NS);
     expect(of(POD_VOLUME_ACTION, 48n * HOUR_NS)).toBe(48n * HOUR_NS);
     expect(of('example.io/other', HOUR_NS)).toBe(HOUR_NS);
-    // What the server says of single actions counts, longer or shorter.
+    // The server's setting for a single action counts, longer or shorter.
     const own = new Map([
       ['example.io/other', 2n * HOUR_NS],
       [POD_VOLUME_ACTION, 3n],

@@ -33,7 +33,7 @@ describe('a plugin that does not answer', () => {
   it('is left alone after two calls of a kind, with all of its calls', async () => {
     const { take, find, world } = snapshotterOf();
     expect(await take('PLUGIN_TIMEOUT')).toBe('PLUGIN_TIMEOUT');
-    // Another kind of call says nothing of this one.
+    // An answer to a different kind of call does not count.
     expect(await find()).toBe('x');
     expect(await take('PLUGIN_TIMEOUT')).toBe('PLUGIN_TIMEOUT');
     const { asked } = world;

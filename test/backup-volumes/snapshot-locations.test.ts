@@ -48,8 +48,8 @@ describe('the snapshot locations of a backup', () => {
     const file = a?.spec?.config?.credentialsFile ?? '';
     expect(fs.readFileSync(file, 'utf8')).toBe('secret text');
     expect(fs.statSync(file).mode & 0o777).toBe(0o600);
-    // The next backup reads what the Secret holds then; a plugin that runs finds it in the same
-    // place.
+    // The next backup reads the Secret again. A running plugin finds the new contents at the same
+    // path.
     await load(clientOf(all, 'newer').client, 'a');
     expect(fs.readFileSync(file, 'utf8')).toBe('newer');
   });

@@ -47,7 +47,7 @@ const scenarios = fc.record({
   withoutTypes: fc.subarray(TYPES, { maxLength: 2 }),
   wanted: fc.option(keys),
   first: types,
-  /** Of a filter policy for one namespace. */
+  /** A filter policy for one namespace. */
   fine: fc.option(fc.record({ namespace: spaces, type: types, excludedName: names })),
 });
 type Given = typeof scenarios extends fc.Arbitrary<infer T> ? T : never;

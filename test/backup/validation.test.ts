@@ -15,7 +15,7 @@ interface World {
   readonly secrets?: readonly KubeObject[];
   /** Plurals whose requests are refused. */
   readonly broken?: readonly string[];
-  /** Why they fail, where they are not refused. */
+  /** The error of a failed read. By default the server refuses it. */
   readonly error?: Error;
 }
 
@@ -125,7 +125,7 @@ describe('a Backup for a location that no server has looked at yet', () => {
   const unseen = { backupstoragelocations: [object('default', { status: {} })] };
   const refusal =
     "backup can't be created because BackupStorageLocation default is in Unavailable status.";
-  /** What the location is like when it is asked for the third time. */
+  /** The location's status at the third read. */
   const after = (status: object): Partial<ValidationSources> & { asked: () => number } => {
     let asked = 0;
     const { client } = sourcesOf(unseen);

@@ -12,7 +12,7 @@ const work = tempDirectory('azure-sas');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
 /**
- * A server that takes puts by whom it is told to take for valid, and a storage that reads its
+ * A server that accepts puts of valid credentials, as the test defines them. The storage reads its
  * credentials from a file.
  */
 async function startAzure(
@@ -67,7 +67,7 @@ it('a SAS token that ended is read again from its file, and all requests go on w
   const { asked, put, grant } = azure;
   await put('p1');
   valid = 'second';
-  // Nobody has put a new one there yet: that is an error, and not tried for ever.
+  // The file has no new key yet. This is an error, without endless retries.
   await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
   grant(settings('second'));
   await Promise.all(['p3', 'p4', 'p5'].map(put));
@@ -77,7 +77,7 @@ it('a SAS token that ended is read again from its file, and all requests go on w
   expect(asked.filter((signature) => signature === 'second')).toHaveLength(4);
 });
 
-/** By which of these keys a request is signed (Shared Key, for a request without a query). */
+/** Returns the key that signed a request (Shared Key, for a request without a query). */
 function signerOf({ method, headers, url }: IncomingMessage, keys: readonly string[]): string {
   const named = (name: string): string => String(headers[name] ?? '');
   const length = named('content-length') === '0' ? '' : named('content-length');

@@ -22,10 +22,7 @@ import {
   type StubKind,
 } from '../support/stub-store.ts';
 
-/**
- * Whoever answers may send without end: an error is read up to a bound, and nobody is followed
- * elsewhere.
- */
+/** Servers may send without end. An error is read up to a bound, and no redirect is followed. */
 const ID = blobId('p1');
 const MIB = 1 << 20;
 const SENT_MAX = 64 * MIB;
@@ -92,7 +89,7 @@ describe.each(STUB_KINDS)('%s', (kind) => {
       expect((error as Error).message.length).toBeLessThan(1000);
       const late = sleep(30_000, 'the connection is still open', { ref: false });
       expect(await Promise.race([server.closed, late])).toBe('closed');
-      // What the buffers of both ends hold.
+      // The rest is in the buffers of both ends.
       expect(server.sent()).toBeLessThan(SENT_MAX / 2);
     },
   );

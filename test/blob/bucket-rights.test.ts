@@ -18,7 +18,7 @@ const hashOf = (text: string): string => createHash('sha256').update(text).diges
 const mac = (key: string | Buffer, text: string): Buffer =>
   createHmac('sha256', key).update(text).digest();
 
-/** Credentials that may do what the policy says (AWS: API_AssumeRole, signature version 4). */
+/** Credentials with the rights of the policy (AWS: API_AssumeRole, signature version 4). */
 async function credentialsFor(store: ObjectStore): Promise<NodeJS.ProcessEnv> {
   const { environment, endpoint } = store;
   const { AWS_ACCESS_KEY_ID: id = '', AWS_SECRET_ACCESS_KEY: secret = '' } = environment;

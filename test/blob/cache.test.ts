@@ -37,7 +37,7 @@ const TAG = 'CACHEDIR.TAG';
 const namesIn = (directory: string): string[] =>
   fs.readdirSync(directory).filter((name) => name !== TAG);
 const inBlocks = (bytes: number): number => Math.ceil(bytes / 4096) * 4096;
-/** What the entries take of the disk. */
+/** Disk usage of the entries. */
 const sizeOf = (directory: string): number =>
   fs
     .readdirSync(directory, { withFileTypes: true })

@@ -5,9 +5,7 @@ import { afterAll, expect, it } from 'vitest';
 import { blobId, openStorage } from '../../src/blob/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
-/**
- * What a power cut must not take, was brought to the disk: bytes, name, and every new directory.
- */
+/** A put flushes everything that must survive a power cut: bytes, name, and every new directory. */
 const work = tempDirectory('durability');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
@@ -51,7 +49,7 @@ it('a new directory is synced in the one above it, once, before a put is over', 
   const first = await put('001');
   expect(first[0]).toMatch(/p\/001\/.*\.tmp\./);
   expect(first.slice(1).sort()).toEqual([root, join(root, 'p'), join(root, 'p/001')]);
-  // Another blob in the same directory costs no more than before.
+  // A second blob in the same directory costs no more than before.
   expect((await put('001')).slice(1)).toEqual([join(root, 'p/001')]);
   expect((await put('002')).slice(1).sort()).toEqual([join(root, 'p'), join(root, 'p/002')]);
 });

@@ -8,7 +8,9 @@ import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
-/** A service that asks for tokens, and one that gives them to a workload identity. */
+/**
+ * A storage service that requires tokens, and a service that issues them to a workload identity.
+ */
 async function startServices(token: Handler, objects: Handler, stallMs = 5000): Promise<Services> {
   const directory = mkdtempSync(join(tmpdir(), 'gcs-token-'));
   const server = createServer((request, response) => {

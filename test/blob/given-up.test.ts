@@ -5,10 +5,7 @@ import { CanceledError } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 import { STUB_BUCKET, STUB_KINDS, STUB_PREFIX, type StubKind } from '../support/stub-store.ts';
 
-/**
- * Requests that are given up must end for real: a put that arrives later would bring back what was
- * deleted meanwhile.
- */
+/** Abandoned requests must really end: a put that arrives later would bring a deleted blob back. */
 const ID = blobId('p1');
 /** More than the buffers of both ends of a connection on loopback hold. */
 const LARGE = 32 << 20;

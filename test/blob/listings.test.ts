@@ -13,7 +13,7 @@ import {
   type StubRequest,
 } from '../support/stub-store.ts';
 
-/** What is no answer to the request must never count as an empty or a complete list. */
+/** A page that does not answer the request must never count as an empty or a complete list. */
 const HTML =
   '<!DOCTYPE html><html><head><title>Maintenance</title></head><body><p>Back soon</p></body></html>';
 const key = (name: string): string => `${STUB_PREFIX}${name}`;
@@ -171,7 +171,7 @@ it('a listing of S3 may name the bucket otherwise, as Ceph does with tenants, bu
     listingOf('s3', request, { bucket: ['behind', 'behind', 'another'][index] ?? STUB_BUCKET }),
   );
   for (let times = 0; times < 2; times++) expect(await listAll(stub.storage, 'x')).toEqual([]);
-  // The third answer is another bucket's: the page is asked for again.
+  // The third answer comes from another bucket, so the client requests the page again.
   expect(await listAll(stub.storage, 'x')).toEqual([]);
   expect(stub.requests).toHaveLength(4);
 });
@@ -184,7 +184,7 @@ it.each([
     const objects = [{ key: key(index === 0 ? 'xe1' : 'xe2') }];
     const next = index === 0 ? 'more' : undefined;
     const { body, headers = {} } = listingOf('s3', request, { objects, next });
-    // Some services write what they have no value for.
+    // Some services write empty elements for missing values.
     const elements = next === undefined ? empty : empty.replace('<NextContinuationToken/>', '');
     return { body: body.replace('<KeyCount>', `${elements}<KeyCount>`), headers };
   });

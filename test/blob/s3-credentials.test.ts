@@ -13,7 +13,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
 interface Service extends AsyncDisposable {
   readonly endpoint: string;
-  /** Session tokens, or access keys, as they came. */
+  /** Session tokens or access keys, in their order. */
   readonly seen: readonly string[];
   valid: string;
 }
@@ -85,7 +85,7 @@ describe.each([
     await using storage = await open(service, file);
     await put(storage, 'p1');
     service.valid = 'second';
-    // Nobody has put a new one there yet: that is an error, and not tried for ever.
+    // The file has no new token yet. This is an error, without endless retries.
     await expect(put(storage, 'p2')).rejects.toMatchObject(ended);
     await expect(put(storage, 'p2')).rejects.toThrow('its source had no newer one');
     expect(service.seen).toEqual(['first', 'first', 'first']);

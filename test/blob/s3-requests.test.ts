@@ -228,7 +228,7 @@ describe('requests to S3', () => {
   });
 
   it("locks end by the service's clock: what a wrong one of this machine locks, nobody could undo", async () => {
-    // Of a machine whose clock is a year ahead.
+    // This machine's clock is a year ahead.
     const nowMs = Date.now() - 366 * 86_400_000;
     const date = new Date(nowMs).toUTCString();
     const { port, requests } = await serve((_, index) =>

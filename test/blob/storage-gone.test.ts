@@ -9,7 +9,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
 const id = (digits: string) => blobId(`p${digits}${'0'.repeat(30)}-s0`);
 
-/** What an unmount leaves: the mount point, which is empty, or not even that. */
+/** After an unmount: an empty mount point, or none at all. */
 describe('a directory that goes away while it is open takes no blob, and does not say that one is missing', () => {
   it.each([
     ['its root is gone', false, true],
@@ -36,7 +36,7 @@ describe('a directory that goes away while it is open takes no blob, and does no
     expect(isReplaced ? fs.readdirSync(root) : fs.existsSync(root)).toEqual(
       isReplaced ? [] : false,
     );
-    // It is back, and so is everything.
+    // The directory is back with all its blobs.
     fs.rmSync(root, { recursive: true, force: true });
     fs.renameSync(`${root} elsewhere`, root);
     await storage.putBlob(id('002'), [Buffer.of(2)]);

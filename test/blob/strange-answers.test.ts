@@ -8,8 +8,8 @@ import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 import { STUB_BUCKET, STUB_KINDS, STUB_PREFIX, type StubKind } from '../support/stub-store.ts';
 
 /**
- * Answers as servers, proxies and networks spoil them: none may be taken for a blob, last for ever,
- * or end the process.
+ * Answers that servers, proxies and networks damage. None may count as a blob, last for ever, or
+ * end the process.
  */
 const ID = blobId('p1');
 const DATA = Buffer.from('0123456789');
@@ -57,7 +57,7 @@ async function startServer(kind: StubKind, answer: Answer, stallMs = PATIENT_MS)
   };
 }
 
-/** What Google says of the object before it is read. */
+/** Google's description of the object, which is read first. */
 const DESCRIPTION = JSON.stringify({
   name: STUB_PREFIX + ID,
   bucket: STUB_BUCKET,

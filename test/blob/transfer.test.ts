@@ -31,7 +31,7 @@ describe('a watched request', () => {
     };
     const before = await run(1000);
     const grown = (await run(10_000)) - before;
-    // It was 1.2 KB for each.
+    // Earlier, each request kept 1.2 KB.
     expect(grown).toBeLessThan(4_000_000);
   });
 
@@ -55,7 +55,7 @@ describe('a watched request', () => {
 describe('a body', () => {
   const options = { into: undefined, progress: () => undefined };
   const pieces = (): Buffer[] => [1, 2, 3].map((i) => Buffer.alloc(65_536, i));
-  /** A body of which all has come before anybody reads, as over a fast network. */
+  /** A body that has arrived completely before the first read, as over a fast network. */
   function arrived(parts: Buffer[]): Readable {
     const body = new Readable({ highWaterMark: 1 << 20, read: () => undefined });
     for (const part of parts) body.push(part);

@@ -54,7 +54,7 @@ describe('full maintenance', () => {
       // A put of another machine may be under way.
       write(join(root, `p/123/4567-s1.f.tmp.${HEX.replace('0', '1')}`), 6),
       write(join(root, `q/123/4567-s1.f.tmp.${HEX}`), 0),
-      // Of nobody that is known.
+      // Files of unknown programs.
       write(join(root, 'notes.tmp.txt'), 100),
       write(join(root, `p/123/4567-s1.f.tmp.${HEX}.part`), 100),
       write(join(root, `.snapshot/p/4567-s1.f.tmp.${HEX}`), 100),

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 
 const SOURCES = new URL('../../src/', import.meta.url).href;
 
-/** A program that leaves as ours does and ends by what nobody catches. */
+/** A program that exits like ours, and ends with an uncaught error. */
 const run = (before: string, end: string): SpawnSyncReturns<string> =>
   spawnSync(
     process.execPath,

@@ -20,7 +20,7 @@ vi.mock('../../src/repository/format/keys.ts', async (original) => {
   return { ...real, deriveFormatKey: vi.fn(real.deriveFormatKey) };
 });
 
-/** What was asked for, as the repository asks when it is opened. */
+/** The keys that were derived ahead, as the repository derives them when it is opened. */
 function startedWith(...args: string[]): unknown[][] {
   const asked = vi.mocked(keys.deriveFormatKey);
   asked.mockClear();

@@ -25,7 +25,7 @@ describe('the launcher of an installed package', () => {
     );
   });
 
-  /** `PATH` has no Node but the one that is given. */
+  /** `PATH` has only the given Node. */
   function run(command: string, { cwd = work, path = '' } = {}): SpawnSyncReturns<string> {
     const env = { PATH: `${path}:/usr/bin:/bin`, HOME: join(work, 'home') };
     return spawnSync('/bin/sh', ['-c', `${command} "a b"`], { cwd, env, encoding: 'utf8' });

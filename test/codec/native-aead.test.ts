@@ -23,7 +23,7 @@ afterEach(() => void vi.restoreAllMocks());
 const memory = (): WebAssembly.Memory =>
   new WebAssembly.Memory({ initial: 400, maximum: 400, shared: true });
 
-/** One that has sealed enough for OpenSSL to be called by it. */
+/** An encryptor that has sealed enough data to switch to OpenSSL. */
 function warm(name: string, kernels = new Kernels(memory(), 0)): Encryptor {
   const encryptor = createEncryptor(name, MASTER, kernels);
   const out = Buffer.alloc(1 + OVERHEAD);

@@ -86,8 +86,8 @@ it.each([
 });
 
 /**
- * What the least plan takes, by whether the storage is remote: less works, and is exceeded where
- * all is in use.
+ * Memory of the smallest plan, for a local or remote storage. A smaller limit works too, but full
+ * use exceeds it.
  */
 const LEAST_BYTES = { local: 204 * MIB, remote: 236 * MIB };
 
@@ -104,7 +104,7 @@ it.each(['local', 'remote'] as const)(
         expect(bytes, text).toBeLessThanOrEqual(Math.max(mib * MIB, LEAST_BYTES[kind]));
         expect(plan.threads, text).toBeGreaterThanOrEqual(1);
         expect(plan.threads, text).toBeLessThanOrEqual(Math.min(cpus, 64));
-        // More CPUs never mean fewer threads, and what they have to work with is there.
+        // More CPUs never mean fewer threads, and the threads have enough slabs and lanes.
         expect(plan.threads, text).toBeGreaterThanOrEqual(before);
         expect(plan.slabCount, text).toBeGreaterThanOrEqual(Math.max(7, plan.threads + 3));
         expect(plan.dataLanes * 4, text).toBeGreaterThanOrEqual(plan.threads);

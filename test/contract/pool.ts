@@ -148,7 +148,7 @@ export function poolContract(
       const failed = await pool.compareRanges([rangeOf(0, 0), closed], slab, [closed]);
       expect(failed.equal).toEqual(Uint8Array.of(1, 0));
       expect(failed.failures.map(({ index, code }) => [index, code])).toEqual([[1, 'EBADF']]);
-      // What an earlier range has left in the room is not taken for its bytes.
+      // Bytes of an earlier range in the same room do not count.
       const zero = rangeOf(3, 30_000);
       const again = [zero, zero, zero, { ...zero, descriptor: 999_999 }];
       expect((await pool.compareRanges(again, slab, [])).equal).toEqual(Uint8Array.of(1, 1, 1, 0));

@@ -31,7 +31,7 @@ export function restoreUnderSwaps(name: string): void {
       fs.rmSync(work, { recursive: true, force: true });
     });
 
-    /** A file and a directory that nobody asked to change, and what they are like. */
+    /** A file and a directory that the restore must not change, with their state. */
     const outside = (test: string): { path: string; expectUntouched: () => void } => {
       const path = at(`${test}-outside`);
       fs.mkdirSync(join(path, 'directory'), { recursive: true });
@@ -101,7 +101,7 @@ export function restoreUnderSwaps(name: string): void {
       const pool = repository.dataPath?.pool as ThreadPool;
       const open = pool.open.bind(pool);
       const swap = onceOf(() => {
-        // It is made under a name of its own.
+        // The file is created under a temporary name.
         const [made = ''] = fs.readdirSync(at('large-out'));
         fs.renameSync(at(`large-out/${made}`), at('large-out/file.aside'));
         fs.symlinkSync(join(path, 'secret'), at(`large-out/${made}`));
@@ -218,7 +218,7 @@ export function restoreUnderSwaps(name: string): void {
           const overwrite = round % 2 === 0 ? 'always' : 'if-different';
           await restore(repository, rootEntry, at('race-out'), { overwrite }).catch(
             (error: unknown) => {
-              // That of the entries that were swapped; whatever is not of that kind is a fault.
+              // The error of the swapped entries. An error of another kind is a fault.
               expect(error).toMatchObject({
                 message: expect.stringContaining('cannot restore') as string,
               });

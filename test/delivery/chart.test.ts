@@ -81,7 +81,7 @@ const VALUES = {
   extraVolumes: [{ name: 'ca', configMap: { name: 'ca' } }],
   extraVolumeMounts: [{ name: 'ca', mountPath: '/etc/ca' }],
 };
-/** Those that change what there is, looked at by themselves. */
+/** Values that change existing objects. Each has its own test. */
 const SWITCHES = [
   ...['fullnameOverride', 'rbac', 'networkPolicy', 'openshift', 'server', 'tls', 'verify'],
 ];
@@ -240,7 +240,7 @@ describe.skipIf(!hasHelm())('the chart', () => {
       ['agent', { note: 'a' }],
       ['mover', VALUES.dataMover.serviceAccount.annotations],
     ]);
-    // Whoever adds a value adds it here.
+    // A new value of the chart must be added here.
     const all = Object.keys(parse(readFileSync(join(CHART, 'values.yaml'), 'utf8')) as object);
     expect([...Object.keys(VALUES), ...SWITCHES].sort()).toEqual(all.sort());
   });
@@ -360,7 +360,7 @@ describe.skipIf(!hasHelm())('the chart', () => {
     );
     expect(upgraded).toContain('longshore-data-mover is the one that needs it');
     expect(upgraded).not.toContain('without a registry');
-    // Nothing runs pods here: this test says for the kubelet that the pod has ended well.
+    // No kubelet runs pods here: this test reports for the kubelet that the pod has succeeded.
     const env = { ...process.env, HOME: api.directory, KUBECONFIG: api.kubeconfig };
     const test = spawn(peer('helm'), ['test', 'longshore', '-n', 'velero'], { env });
     let output = '';

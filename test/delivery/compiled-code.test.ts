@@ -31,7 +31,7 @@ interface Run {
   readonly stderr?: 'pipe' | number;
 }
 
-/** Files of the cache by their names, and what was said. */
+/** Files of the cache by their names, and the output. */
 function compile(run: Run = {}): {
   status: number | null;
   stderr: string;
@@ -61,7 +61,8 @@ describe('compiled code of the image', () => {
     const trace = `await import('node:fs').then((fs) => fs.writeFileSync('${ran}', ''));`;
     let imports = '';
     for (let part = 0; part < PARTS; part++) {
-      // Of different lengths: where they are read side by side, the last is not always there last.
+      // The parts have different lengths: if they are read at the same time, the last is not always
+      // done last.
       const functions = Array.from({ length: (PARTS - part) * 50 }, (_, each) => {
         return `export function f${each}(a) { return (() => (b) => a + b + ${each})(); }`;
       });

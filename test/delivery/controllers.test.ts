@@ -10,8 +10,8 @@ const ROOT = new URL('../../', import.meta.url).pathname;
 const MANIFESTS = join(ROOT, 'manifests');
 
 /**
- * What a Velero server leaves to another one, or what two may do at once. All others make or take
- * what a Velero server makes or takes as well.
+ * Controllers that two servers may run at once, or that a Velero server leaves to another server.
+ * All other controllers create or take the same objects as a Velero server.
  */
 const SHARED = [
   'backup-repo',
@@ -31,7 +31,7 @@ function argsOf(objects: readonly Manifest[]): readonly string[] {
   throw new Error('there is no server');
 }
 
-/** Of manifests/server, or on top of it. */
+/** True for manifests/server and the overlays on top of it. */
 function hasServer(name: string): boolean {
   if (name === 'server') return true;
   const text = readFileSync(join(MANIFESTS, name, 'kustomization.yaml'), 'utf8');
@@ -62,7 +62,7 @@ describe('what the servers that are delivered run', () => {
     ]);
     for (const { name, args, objects } of servers) {
       const text = named(args);
-      // One that names none would run all.
+      // A server without a list would run all controllers.
       expect(text, name).toBeDefined();
       const controllers = chosenControllers(text, undefined);
       const isAlone = name === 'server-for-backups' || name === 'whole';

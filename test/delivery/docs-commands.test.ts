@@ -15,7 +15,7 @@ import { type OtherStores, readmePage, storagePage } from './docs-pages/storing.
 const ROOT = new URL('../../', import.meta.url).pathname;
 const PORT = 29_600;
 
-/** Another test follows it, with a cluster of its own. */
+/** Pages that another test follows in its own cluster. */
 const FOLLOWED_ELSEWHERE: Readonly<Record<string, string>> = {
   'docs/try-kubernetes.md': 'test/cli/demo/try-kubernetes.test.ts',
 };
@@ -97,7 +97,7 @@ followedPages('commands of the pages do what is said of them', PORT, (follow, be
     it('docs/alerts.md', () => follow(alertsPage));
     it('docs/status-page.md', () => follow(statusPagePage));
     it('docs/object-lock.md', () => follow(objectLockPage));
-    // It puts other agents in the place of those that are installed.
+    // This page replaces the installed agents by others.
     it('README.md', () => follow((cluster) => readmePage(cluster, stores())));
   });
 });

@@ -49,11 +49,11 @@ const KUBECTL = [
     'explain',
   ],
 ];
-/** Of kubectl, those that take a value as a word of its own. */
+/** Options of kubectl with a value as a separate word. */
 const KUBECTL_VALUES = ['-n', '--namespace', '--context', '--kubeconfig', '-s', '--server'];
 const PROGRAM = createProgram();
 
-/** What is wrong with it, as its own program would say. */
+/** The problem of a command, in the words of its own program. */
 function problemOf([name = '', ...words]: ShellCommand, isWhole: boolean): string | undefined {
   switch (name.replace(/^.*\//, '')) {
     case 'longshore':
@@ -135,7 +135,7 @@ function piecesOf(page: string): { readonly text: string; readonly isWhole: bool
   const fences = [...page.matchAll(/^( *)```(\w*)\n(.*?)^ *```$/gms)].flatMap(
     ([, indent = '', kind, text = '']) => {
       if (kind === 'sh') return [text.replaceAll(new RegExp(`^${indent}`, 'gm'), '')];
-      // Other fences hold what is printed, or commands and nothing else.
+      // Other fences hold output, or commands only.
       const isCommands = kind === '' && /^(?:longshore|velero|kubectl|bin\/longshore) /.test(text);
       return isCommands ? [text] : [];
     },
@@ -154,7 +154,7 @@ describe('commands in docs', () => {
   it.each(PAGES)('%s names only commands that there are', (page) => {
     const wrong: string[] = [];
     for (const { text, isWhole } of piecesOf(read(page))) {
-      // A space stands for what the reader fills in.
+      // A name in angle brackets stands for the reader's value.
       for (const command of shellCommands(text.replaceAll(/<[a-z][a-z0-9 -]*>/g, 'FILL-IN'))) {
         const problem = problemOf(command, isWhole);
         if (problem !== undefined) wrong.push(`${problem}: ${command.join(' ')}`);

@@ -162,14 +162,14 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
     expect(names).toEqual(
       expect.arrayContaining([...inside, ...compiledIn, 'node', 'koffi', 'zstd-napi', 'longshore']),
     );
-    // It is in the lockfile for the installation of zstd-napi only.
+    // The lockfile has it only for the installation of zstd-napi.
     expect(names).not.toContain('prebuild-install');
   });
 
   it('is the same, byte by byte, when it is made again elsewhere', () => {
     expect(said).toMatch(/^root file system: \d+ MiB, sha256:[0-9a-f]{64}$/m);
     const again = join(work, 'again');
-    // Of what Node compiles first, much follows from where standard error leads.
+    // The target of standard error decides much of the code that Node compiles first.
     const log = fs.openSync(join(work, 'log'), 'w');
     const saidAgain = makeSaying(log, projectWithFetchedBinary('project-again'), again);
     fs.closeSync(log);
@@ -225,7 +225,7 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
   describe("and what is made of it for Velero's own image", () => {
     const plugin = join(work, 'plugin');
     /**
-     * A root file system with nothing but what the init container has copied: no C library, no
+     * A root file system with only the files that the init container has copied: no C library, no
      * shell, no Node.
      */
     const stock = join(work, 'stock');

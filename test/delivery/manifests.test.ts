@@ -51,7 +51,7 @@ const MANIFESTS = join(ROOT, 'manifests');
 const kustomizationOf = (name: string): Kustomization =>
   parse(readFileSync(join(MANIFESTS, name, 'kustomization.yaml'), 'utf8')) as Kustomization;
 
-/** Images of all containers, whatever the kind. */
+/** Images of all containers, in objects of any kind. */
 const imagesOf = (objects: unknown): string[] =>
   [...JSON.stringify(objects).matchAll(/"image":"([^"]*)"/g)].map(([, image = '']) => image);
 

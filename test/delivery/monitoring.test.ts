@@ -43,7 +43,7 @@ const rulesOf = (file: string): Rule[] =>
 /** Where a longshore server runs, and nowhere else. */
 const SERVER_RULES = rulesOf('server-alerts.yaml');
 const RULES = [...rulesOf('alerts.yaml'), ...rulesOf('backup-alerts.yaml'), ...SERVER_RULES];
-/** Of kube-state-metrics, not of ours. */
+/** Rules over metrics of kube-state-metrics, not over our metrics. */
 const VERIFY_RULES = rulesOf('verify-alerts.yaml');
 
 /** Each query, and the text beside it that names labels of what comes out. */
@@ -75,7 +75,7 @@ const VELERO_METRICS = JSON.parse(
 ) as readonly Definition[];
 const definitions = new Map<string, Definition>();
 
-/** By the names of series: labels of the metric. */
+/** Labels of each metric, by the names of series. */
 const labels = new Map<string, readonly string[]>();
 beforeAll(async () => {
   const metrics = new AgentMetrics('node');
@@ -152,7 +152,7 @@ describe('monitoring', () => {
         expect(there).toEqual(expect.arrayContaining(values));
       }
     }
-    // Of an aggregate only its labels are left.
+    // An aggregate keeps only its own labels.
     const left = asked.length > 0 ? asked : /^(sum|max|1 -)/.test(expr) ? [] : known;
     const shown = [...text.matchAll(/\{\{ ?(?:\$labels\.)?([A-Za-z_]+) ?\}\}/g)];
     for (const [, label] of shown) expect(left).toContain(label);
@@ -220,7 +220,7 @@ describe('monitoring', () => {
     expect(told.map(({ expr }) => expr)).toEqual([
       'max(longshore_server_leading) == 0 or absent(longshore_server_leading)',
     ]);
-    // It would always be firing where nobody has installed the server.
+    // In the other file, the alert would always fire for users without the server.
     expect(SERVER_RULES).toEqual(told);
     expect(read('docs/metrics.md')).toContain('manifests/monitoring/server-alerts.yaml');
   });

@@ -12,7 +12,7 @@ const DOCS = ['operating', 'node-agent', 'replace-node-agent', 'repositories']
   .join('\n## ');
 const KUBECTL = peer('kubectl');
 
-/** The blocks of shell commands of a section, as they are read there. */
+/** The blocks of shell commands of a section. */
 function commandsOf(section: string): string[] {
   const [, text = ''] = DOCS.split(new RegExp(`^## ${section}.*$`, 'm'));
   const [own = ''] = text.split(/^## /m);

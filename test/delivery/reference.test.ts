@@ -16,7 +16,7 @@ it('docs/cli.md says what --help says (npm run build:docs)', async () => {
   expect(words(page)).toEqual(words(made));
   expect(page).toContain('## snapshot create');
   expect(page).not.toContain('data-mover backup');
-  // Of the same name as one of the verbs on a repository, and another one.
+  // Two different flags have this name: a verb on a repository has its own.
   expect(page.match(/`--stall-timeout <duration>`/g)).toHaveLength(2);
 });
 

@@ -118,7 +118,7 @@ describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', 
         ...['--resource=backups.velero.io', '--resource-name=nightly'],
       );
       await bind('reads-nightly', 'reads-nightly', 'reader');
-      // Whoever may read all that there is reads no data.
+      // A user with read access to all objects still reads no data.
       const all = ['--verb=get,list,watch', '--resource=*.velero.io'];
       await inVelero('create', 'role', 'audits', ...all);
       await bind('audits', 'audits', 'auditor');

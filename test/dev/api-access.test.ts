@@ -230,7 +230,7 @@ describe('the development cluster', () => {
     environment = await DevEnvironment.start({
       directory,
       nodes: ['node-1'],
-      // What stands for the data mover tells what it was given.
+      // The stand-in for the data mover prints its environment.
       command: ['/usr/bin/env'],
       environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
       logger: silentLogger,

@@ -23,7 +23,7 @@ interface Server {
 function kubectl({ kubeconfig, home }: Server, line: string, input = ''): Promise<Said> {
   const env = { PATH: process.env.PATH ?? '', HOME: home, KUBECONFIG: kubeconfig };
   return new Promise((resolve) => {
-    // Words are parted by spaces, as there are no others here.
+    // These lines have no quotes, so spaces separate the words.
     const child = execFile(KUBECTL, line.split(' '), { env }, (_error, out, error) => {
       resolve({ out, error });
     });
@@ -190,7 +190,10 @@ const OBJECTS = [
   ...(rest as object),
 }));
 
-/** As somebody types them on a new cluster, each with what there is after the one before. */
+/**
+ * The first commands that a user types on a new cluster. Each sees the effects of the earlier
+ * commands.
+ */
 const FIRST: [line: string, input?: string][] = [
   ['create namespace kind'],
   ['create namespace kind'],
@@ -238,7 +241,7 @@ const FIRST: [line: string, input?: string][] = [
   ['create configmap made -n none'],
   ['create configmap made -n kind'],
   ['delete namespace kube-system'],
-  // What is only tried changes nothing.
+  // A dry run changes no object.
   ['create namespace tried --dry-run=server'],
   ['get namespace tried'],
   ['delete cm made -n kind --dry-run=server'],
@@ -311,7 +314,7 @@ describe.skipIf(!hasRealApi())('kubectl on the embedded API server', () => {
   }, 180_000);
   afterAll(async () => {
     await embedded[Symbol.asyncDispose]();
-    // It may not have started.
+    // The real API server may not have started.
     await (real as RealApi | undefined)?.[Symbol.asyncDispose]();
     await fs.rm(directory, { recursive: true, force: true });
   });

@@ -18,7 +18,7 @@ it('what a killed cluster left running is ended, and no other process of its num
     const ended = new Promise((resolve) => left.on('close', (_code, signal) => resolve(signal)));
     noteProcess(processNote(work, 'left'), left.pid, silentLogger);
     const note = fs.readFileSync(processNote(work, 'left'), 'utf8');
-    // One that began at another time, and notes that say nothing.
+    // A process that began at another time, and notes without useful text.
     const [, ...began] = note.split(' ');
     const earlier = `${other.pid} ${Number(began[0]) - 1} ${began[1] ?? ''}`;
     fs.writeFileSync(processNote(work, 'other'), earlier);

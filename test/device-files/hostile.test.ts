@@ -62,7 +62,7 @@ describe('an image that somebody has tampered with', () => {
     async (name) => {
       const image = imageOf(name);
       const kib = Array.from({ length: image.length / 1024 }, (_, at) => at * 1024);
-      // What a file holds is of no interest: blocks of one byte over and over are left out.
+      // The contents of files do not matter: skip blocks that repeat one byte.
       const used = kib.filter((at) => new Set(image.subarray(at, at + 1024)).size > 2);
       const codes = new Map<string | undefined, number>();
       for (let seed = 0; seed < RUNS; seed++) {
@@ -73,7 +73,7 @@ describe('an image that somebody has tampered with', () => {
         expect([seed, device.bytesRead < 400 << 20]).toEqual([seed, true]);
         codes.set(code, (codes.get(code) ?? 0) + 1);
       }
-      // Some changes hit what is read, and some do not.
+      // Some changes hit data that is read, and some do not.
       expect(codes.get('DEVICE_DAMAGED')).toBeGreaterThan(0);
       expect(codes.get(undefined)).toBeGreaterThan(0);
     },

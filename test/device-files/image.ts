@@ -12,7 +12,7 @@ export function imageOf(name: string): Buffer {
   return gunzipSync(readFileSync(join(GOLDEN, `${name}.gz`)));
 }
 
-/** Bytes in memory as a device, with what was read of them. */
+/** Bytes in memory as a device. Counts the reads. */
 export class MemoryDevice implements Device {
   readonly bytes: Buffer;
   reads = 0;

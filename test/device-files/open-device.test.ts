@@ -242,7 +242,7 @@ describe('a file system that is not read rightly', () => {
     const [entry] = (await Array.fromAsync(etc.list(never)))
       .flat()
       .filter(({ name }) => name === 'hosts');
-    // Without checksums an inode is found by what is in it.
+    // Without checksums, the inode is identified by its contents.
     const number = Number(entry?.id.slice('inode-'.length));
     const table = image.readUInt32LE(4096 + 8) * 4096 + (number - 1) * 256;
     image.writeUInt32LE(image.readUInt32LE(table + 0x20) | 0x800, table + 0x20);

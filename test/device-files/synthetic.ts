@@ -8,8 +8,8 @@ const DATA_BLOCK = 10;
 const NUMBERS = BLOCK / 4;
 
 /**
- * An ext2 file system of one group, block for block as a test wants it: with what nobody would
- * write who means well.
+ * An ext2 file system of one group. Tests write each block, including contents that only an
+ * attacker would write.
  */
 export class SyntheticImage {
   readonly bytes: Buffer;
@@ -40,7 +40,7 @@ export class SyntheticImage {
     return number;
   }
 
-  /** One with names, to its end. */
+  /** Adds a block with names, filled to its end. */
   addNames(names: readonly (readonly [string, number])[]): number {
     return this.addBlock((block) => {
       let at = 0;
@@ -76,7 +76,7 @@ export class SyntheticImage {
     return [first, ...new Array<number>(11).fill(then), once, twice, numbers(twice)];
   }
 
-  /** What was read is in memory, as that of a repository is. */
+  /** Read data is in memory, like data from a repository. */
   get device(): Device {
     const { bytes } = this;
     return {

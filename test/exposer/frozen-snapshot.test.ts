@@ -80,7 +80,7 @@ async function frozenAt(
   } as unknown as ExposerOptions);
   const context = { operationTimeoutMs: 1000, signal: new AbortController().signal };
   const first = await handover.takeOver(upload, context);
-  // Another agent goes on from here: what it needs is on the content that was made.
+  // The next agent continues from here: the created content has all that it needs.
   expect(await handover.takeOver(upload, context)).toEqual(first);
   return first.frozenAt;
 }

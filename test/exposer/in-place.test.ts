@@ -25,7 +25,7 @@ describe('a second object of a volume', () => {
   let cluster: TestCluster;
   let path: string;
   beforeAll(async () => {
-    // No node takes its pods: only the objects are looked at.
+    // No node runs its pods: only the objects are checked.
     cluster = await TestCluster.start({ nodes: [] });
     await cluster.makeNamespace('shop');
     path = await cluster.makeVolume('shop', 'data');
@@ -180,7 +180,7 @@ describe('a second object of a volume', () => {
     expect(await exposer.lostReason(download, { ...context, isMoving: true })).toBe(
       'PVC shop/again has another volume than when the restore began: its volume cannot be restored any more',
     );
-    // A mover that says that it is done meanwhile has not brought back what the PVC has.
+    // A mover that reports completion meanwhile has not restored the volume of the present PVC.
     const done = downloads(optionsWith(cluster.client)).complete(download, {}, context);
     await expect(done).rejects.toThrow('has another volume than when the restore began');
     expect(await exposer.cleanUp(download)).toBe(true);

@@ -19,13 +19,13 @@ interface Course {
   readonly message: string;
   /** At which look the hosting pod runs. */
   readonly runsAt?: number;
-  /** What is told of the containers of the pod whose volume it is. */
+  /** The container statuses of the pod that owns the volume. */
   readonly containers?: object;
   /** How often the kubelet tells it. */
   readonly times?: number;
 }
 
-/** Whose hosting pod is there already, and pending at first. Returns how often it was looked at. */
+/** The hosting pod exists, and is pending at first. Returns the number of reads of the pod. */
 const expose = async (course: Course): Promise<number> => {
   const { reason = 'FailedMount', message, runsAt = 4, containers, times = Infinity } = course;
   let looks = 0;

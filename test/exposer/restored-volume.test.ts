@@ -88,7 +88,7 @@ it('an agent that another one was faster than takes the policy that was noted, a
     spec: { volumeName: 'pv-1' },
     status: { phase: 'Bound' },
   };
-  // The other one keeps it already, so that it outlives its claim.
+  // The volume has Retain already, so that it outlives its claim.
   const volume = {
     metadata: { name: 'pv-1', uid: 'v-1' },
     spec: {

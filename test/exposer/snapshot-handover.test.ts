@@ -70,8 +70,8 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
     } as unknown as ExposerOptions);
 
   /**
-   * Its hand-over is broken off when the objects of ours are made, and this part has gone before it
-   * could see them.
+   * Breaks the hand-over off while our objects are created. Deletes this part before the hand-over
+   * can see it.
    */
   async function breakOff(name: string, gone: Part): Promise<DataUpload> {
     await readySnapshot(name);

@@ -59,10 +59,10 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
   // As long as the late volume cannot be noted on the CR, its claim stays.
   expect(await exposer.cleanUp(upload, [])).toBe(false);
   expect(deleted).toEqual([]);
-  // Nothing was noted of its volumes: it had none yet.
+  // No volume was noted, because the claim had none yet.
   expect(await exposer.cleanUp(upload, [])).toBe(false);
   expect(deleted).toEqual(['PersistentVolumeClaim/up']);
-  // For another agent, if this one dies now.
+  // If this agent dies now, the next agent reads this note.
   const noted = objects.get('DataUpload/up') as DataUpload;
   expect(noted.metadata.annotations).toEqual({ 'longshore.io/volumes': 'pv-late' });
   const other = new CsiSnapshotExposer(options as unknown as ExposerOptions);

@@ -101,7 +101,8 @@ function damage(repo: string, kind: Kind, how: Damage): string {
       fs.writeFileSync(path, bytes.subarray(0, Math.floor(bytes.length / 2)));
       break;
     case 'one bit flipped': {
-      // In the middle of what the newest snapshot needs, not in a pack's padding.
+      // Flips a bit in the middle of the data that the newest snapshot needs, not in a pack's
+      // padding.
       const at = offset === undefined ? Math.floor(bytes.length * 0.7) : offset + 20;
       bytes[at] = (bytes[at] ?? 0) ^ 1;
       fs.writeFileSync(path, bytes);
@@ -138,8 +139,9 @@ function commandLine(command: Command, rootObjectId: string, target: string): st
 }
 
 /**
- * What a cell must give: success, an error that names the blob, what can be read beside a warning
- * that names it, or any of these where it depends on what is read.
+ * The outcome of a cell. `good`: success. `named`: an error that names the blob. `partly`: the
+ * readable part, with a warning that names the blob. `any`: any of these, because the outcome
+ * depends on the read data.
  */
 function outcomeOf(kind: Kind, how: Damage, command: Command): 'good' | 'named' | 'partly' | 'any' {
   switch (kind) {
@@ -170,7 +172,7 @@ function outcomeOf(kind: Kind, how: Damage, command: Command): 'good' | 'named' 
     case 'xn':
     case 'xs':
     case 'xr':
-      // A blob that is gone cannot be told from one that never was.
+      // A deleted blob looks like a blob that was never written.
       if (how === 'missing') return 'any';
       return command === 'maintain' ? 'named' : 'partly';
   }
@@ -248,7 +250,7 @@ describe.each(KINDS)('blob %s', (kind) => {
       if (error !== undefined && (outcome === 'any' || outcome === 'partly')) {
         expect(isCode(error, ...CODES, ...OTHER_CODES), cell).toBe(true);
       }
-      // A verification adds what it has found.
+      // A verification adds its findings.
       if (error !== undefined && command !== 'maintain')
         expect(fingerprint(repo, command === 'verify' ? names : undefined), cell).toBe(before);
       // A file is restored whole or not at all.

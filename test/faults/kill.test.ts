@@ -136,7 +136,7 @@ it('a process killed at any stage loses nothing that was there, and the next run
     const events = await survivor(mode, at('count'), tree);
     fs.rmSync(at('count'), { recursive: true });
     expect(events.length).toBeGreaterThan(10);
-    // Checkpoints come when they come: stay below what each run reaches.
+    // Checkpoints have no fixed place: use only events that each run reaches.
     const reached = mode === 'upload' ? events.slice(0, Math.floor(events.length * 0.75)) : events;
     for (const { event, when } of placeKills(reached, KILLS / 2)) {
       fs.cpSync(at('base'), at('victim'), { recursive: true });
@@ -156,7 +156,7 @@ it('a process killed at any stage loses nothing that was there, and the next run
 it('after a kill at 90 % the next run stores little again', async () => {
   const [repo, tree] = [at('late-repo'), at('late-tree')];
   fs.mkdirSync(tree);
-  // What is lost is what lies in packs being filled or put, some 100 MB; the long run has 4 GiB.
+  // A kill loses the packs that are being filled or put, some 100 MB. The long run has 4 GiB.
   const isLong = process.env.SOAK === '1';
   const bytes = isLong ? 4 * 2 ** 30 : 700_000_000;
   execFileSync('bash', ['-c', `head -c ${bytes} /dev/urandom > '${join(tree, 'volume')}'`]);

@@ -59,7 +59,9 @@ function seededPlan(seed: number): FaultPlan & { readonly counts: Map<string, nu
   return Object.assign(plan, { counts });
 }
 
-/** Requests of every kind, so that each meets every fault; what is read must be what was put. */
+/**
+ * Requests of every kind, so that each kind meets every fault. A read must return the stored bytes.
+ */
 async function exercise(storage: BlobStorage, round: number): Promise<void> {
   for (let i = 0; i < 12; i++) {
     const id = blobId(`longshore-check-${round}-${i}`);
@@ -139,7 +141,7 @@ it.skipIf(!hasStore('minio') || !hasKopia)(
       console.log(`  ${kind} (${proxy.requests.get(kind)} requests): ${counts.join(', ')}`);
     }
 
-    // What is there now, looked at without the proxy: by us, and by the real Kopia.
+    // Read the present state without the proxy, by us and by the real Kopia.
     const patient = { environment: store.environment };
     await using repository = await openTest(direct, { storage: patient, threads: true });
     const snapshots = await listSnapshots(repository);

@@ -208,7 +208,8 @@ describe.each(FORMATS)('a repository of the format "$name"', (each) => {
   it.each(Array.from({ length: ROUNDS }, (_, round) => round))(
     'is whole after the next backup, as far as its volume goes (seed %i)',
     async (round) => {
-      // In two rounds only what the newest snapshot needs is damaged: then all can be made up for.
+      // Two rounds damage only data of the newest snapshot, which the next backup can replace
+      // completely.
       const isOfNewest = round < 2;
       const repo = at(`${each.name}-${round}`);
       fs.cpSync(base, repo, { recursive: true });
@@ -230,8 +231,8 @@ describe.each(FORMATS)('a repository of the format "$name"', (each) => {
       const logger = recordingLogger();
       const { counters, rootEntry } = await backUp(repository, tree, { logger });
       expect(logger.messages).toContain('contents that were damaged are stored again');
-      // What is whole is not read again, also where the directories above it are damaged: older
-      // snapshots have others.
+      // Whole files are not read again, even below damaged directories: older snapshots have these
+      // directories undamaged.
       if (isOfNewest) expect(counters.cachedFiles).toBe(whole.size);
       const after = await verify(repository);
       const left = damagedIn(after);

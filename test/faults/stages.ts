@@ -1,6 +1,6 @@
 /**
- * What is killed at each stage of its work: in a process of its own to be killed there, in this one
- * to live to its end.
+ * The work that is killed at each stage. A separate process runs it to be killed there, and this
+ * process runs it to its end.
  */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -68,7 +68,7 @@ it('without retries a backup ends with the first failure; what was there stays, 
       await expect(backUp(repository, at('tree')), `${kind} ${when}`).rejects.toMatchObject({
         code: 'STORAGE_FAILED',
       });
-      // Nothing may be written after a failed flush: others might refer to what is not there.
+      // A failed flush must stop all writes, because others might refer to missing contents.
       await expect(backUp(repository, at('tree'))).rejects.toMatchObject({
         code: 'STORAGE_FAILED',
       });

@@ -28,9 +28,9 @@ import { tempDirectory } from '../support/kopia.ts';
 import { randomOf } from '../support/random.ts';
 
 /**
- * A backup with operations, run by servers that are killed between any two lines, lose answers, or
- * find the bucket away; in virtual time, by seed. `SEED=17 SEEDS=1` repeats one. The server here is
- * as short as a controller can be: what it relies on is under test.
+ * Runs a backup with operations in virtual time, by seed. Servers are killed between any two lines,
+ * lose answers, or find the bucket away. `SEED=17 SEEDS=1` repeats one run. The server here is a
+ * minimal controller, because the operation map is under test.
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);
@@ -42,7 +42,7 @@ const scratch = tempDirectory('scratch');
 class Killed extends Error {}
 class Away extends Error {}
 
-/** What a plugin moves, whoever asks about it. */
+/** An operation in the plugin; it outlives the servers. */
 interface Work {
   readonly id: string;
   readonly beganNs: Nanoseconds;
@@ -83,7 +83,7 @@ function newWorld(seed: number): World {
   };
 }
 
-/** What a server does outside of itself. It may be killed before each, or after it took effect. */
+/** Effects outside of the server. A kill may come before each effect, or after it. */
 function outsideOf(world: World): <T>(task: () => Promise<T> | T, mayFail?: boolean) => Promise<T> {
   let isAlive = true;
   const turn = (rate: number): void => {
@@ -174,7 +174,7 @@ function askerOf(world: World, outside: ReturnType<typeof outsideOf>): Operation
   };
 }
 
-/** One server from its start to the end of the backup, or to its own. */
+/** Runs one server until the end of the backup, or until the server is killed. */
 async function serve(world: World): Promise<void> {
   const outside = outsideOf(world);
   const bucket = bucketOf(world, outside);
@@ -210,10 +210,10 @@ async function serve(world: World): Promise<void> {
   });
 
   if (world.backup.phase === 'InProgress') {
-    // Nobody goes on with it: what it began is told to stop.
+    // No server continues this backup: cancel its operations.
     await again(async () => {
       const untold = await map.cancel(SUBJECT, { asker, signal });
-      // Nobody comes back from a kill to hear of it.
+      // After a kill, no server hears of the uncanceled operations.
       if (untold.length > 0) throw new Killed('killed');
     });
     await patch({ phase: 'Failed' });
@@ -258,7 +258,7 @@ async function serve(world: World): Promise<void> {
   while (world.backup.phase === 'WaitingForPluginOperations') {
     world.clock.advance(10n * SECOND_NS);
     const round = await again(() => map.poll(SUBJECT, poll));
-    // Whoever reads the phase finds the file not behind it.
+    // A reader of the phase finds the file up to date.
     if (!round.isAnyRunning) {
       await again(() => backups.update('b1', { metadata: metadataOf('Finalizing') }));
     }
@@ -304,7 +304,7 @@ describe('a server that is killed anywhere', () => {
       ends.set(backup.phase, (ends.get(backup.phase) ?? 0) + 1);
       kills += world.kills;
       if (backup.phase === 'Failed') {
-        // At most the one that was begun right before the kill is unknown to the file.
+        // The file may miss only the operation that was begun right before the kill.
         expect(works.size - stored.length, what).toBeLessThanOrEqual(1);
         const running = stored.filter(isRunning).map(({ spec }) => spec.operationID);
         for (const id of running) expect(works.get(id)?.cancels, what).toBeGreaterThan(0);
@@ -328,7 +328,7 @@ describe('a server that is killed anywhere', () => {
       for (const { spec, status } of stored) {
         const work = works.get(spec.operationID);
         const error = status.error ?? '';
-        // It ended as its plugin said, or was told to stop when its time was over.
+        // The operation ended with its plugin's error, or was canceled at its timeout.
         if (error === 'Asynchronous action timed out')
           expect(work?.cancels, what).toBeGreaterThan(0);
         else expect([error, work?.cancels], what).toEqual([work?.err, 0]);

@@ -48,7 +48,7 @@ interface World {
   readonly bucket: MemoryBucket;
   readonly clock: ManualClock;
   readonly saves: string[];
-  /** What plugins say of an operation. */
+  /** The plugin's progress or error of each operation. */
   readonly says: Map<string, OperationProgress | Error>;
   readonly canceled: string[];
   failSave: Error | undefined;

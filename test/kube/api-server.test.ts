@@ -39,7 +39,7 @@ const SERVERS = [
 ] as const;
 
 /**
- * What agents, exposers and movers ask of an API server; the embedded one has to keep all of it.
+ * The API behaviour that agents, exposers and movers need. The embedded server must have all of it.
  */
 for (const [name, start, isThere] of SERVERS)
   describe.skipIf(!isThere)(name, () => {

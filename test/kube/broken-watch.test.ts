@@ -11,7 +11,7 @@ const work = tempDirectory('broken-watch');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const BOOKMARK = `${JSON.stringify({ type: 'BOOKMARK', object: { metadata: { resourceVersion: '2' } } })}\n`;
 
-/** What a reader of the watch meets when the connection breaks so. */
+/** The end of the watch for its reader when the connection breaks this way. */
 async function endOf(break_: (response: ServerResponse) => Promise<void> | void): Promise<unknown> {
   const server = createServer((_request, response) => {
     response.writeHead(200, { 'content-type': 'application/json' });

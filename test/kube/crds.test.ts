@@ -42,7 +42,7 @@ interface Crd {
   };
 }
 
-/** What decides what is valid and what is kept; descriptions and the like do not. */
+/** The parts of a schema that decide about validity and pruning, without descriptions. */
 function essence(schema: Schema): unknown {
   const { type, format, nullable, properties, additionalProperties, items, required } = schema;
   return {
@@ -213,7 +213,7 @@ describe.skipIf(!hasRealApi() || !hasVelero())('on a real API server', () => {
     for (const crd of crds) await createCrd(api.client, crd);
   }
 
-  /** What each fixture is after a round trip. */
+  /** Each fixture after a round trip. */
   async function roundTrips(): Promise<unknown[]> {
     const results: unknown[] = [];
     for (const { path, object } of fixtures()) {

@@ -10,7 +10,7 @@ import {
 const object = (uid: string): KubeObject =>
   ({ metadata: { name: `up-${uid}`, namespace: 'velero', uid } }) as never;
 
-/** An API server that is away until it is let back, and what it was told then. */
+/** An API server that is away until `letBack`, and the Events that it received. */
 function server(): { client: KubeClient; told: string[]; letBack: () => void; hang: () => void } {
   const told: string[] = [];
   let state: 'away' | 'there' | 'hangs' = 'there';

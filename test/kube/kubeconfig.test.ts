@@ -220,7 +220,7 @@ describe('impersonation', () => {
 });
 
 describe('an exec plugin', () => {
-  /** Notes what it is told, and answers with `answer`; $n counts its runs. */
+  /** Records its input, and prints `answer`. $n counts its runs. */
   const plugin = (answer: object | string, more: object = {}): object => {
     const text = typeof answer === 'string' ? answer : JSON.stringify(answer);
     fs.rmSync(join(scratch, 'runs'), { force: true });

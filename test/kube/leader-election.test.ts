@@ -6,7 +6,7 @@ import { type KubeClient, LeaderElection, type Lease } from '../../src/kube/inde
 /** Long enough that a machine that is busy for a second changes nothing. */
 const TIMING = { leaseMs: 2400, renewMs: 1200, retryMs: 100 };
 
-/** One Lease, as an API server keeps it; each client may be cut off, or made to wait. */
+/** An API server with one Lease. Each client may be cut off, or delayed. */
 class LeaseServer {
   lease: Lease | undefined;
   #version = 0;
@@ -105,7 +105,7 @@ describe('of several processes', () => {
     expect([a.election.isLeading, b.election.isLeading]).toEqual([true, false]);
     expect(b.election.holder).toBe('a');
     await a.stop();
-    // It is given back, and not left to run out.
+    // The Lease is released, and does not have to expire.
     expect(['', 'b']).toContain(server.lease?.spec?.holderIdentity);
     await until(() => b.election.isLeading);
     expect(log).toEqual(['a begins', 'a ends', 'b begins']);
@@ -130,7 +130,7 @@ describe('of several processes', () => {
     await until(() => b.election.isLeading);
     expect(log).toEqual(['a begins', 'a ends', 'b begins']);
     expect(() => a.election.assertLeading()).toThrow(lost(false));
-    // It comes back as the one that waits.
+    // The previous leader waits for the Lease now.
     expect(a.election.failure).toBeDefined();
     link.isCut = false;
     await until(() => a.election.failure === undefined);

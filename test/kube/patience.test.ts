@@ -6,7 +6,7 @@ const THINGS = askedFor('create', { group: '', plural: 'things' });
 const { signal } = new AbortController();
 const refusal = (code: string): CodedError => new CodedError(code, 'refused', { retry: 'backoff' });
 
-/** Answers one after the other, of which the last one stays. */
+/** Gives these answers in order, and repeats the last. */
 function answers(...codes: (string | undefined)[]) {
   let asked = 0;
   return {

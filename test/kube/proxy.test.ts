@@ -13,7 +13,7 @@ interface Kubeconfig {
 }
 
 const scratch = tempDirectory('proxy');
-/** What the proxies were asked for. */
+/** Requests to the proxies. */
 const asked: string[] = [];
 let server: ApiServer;
 let proxy: http.Server;

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { CodedError } from '../../src/base/index.ts';
 import { type KubeClient, type KubeObject, PVS, ReadsAhead } from '../../src/kube/index.ts';
 
-/** Objects that change with each question, and how often each was asked for. */
+/** Objects that change with each read, and the reads of each. */
 function world() {
   const asked: string[] = [];
   let nowMs = 0;

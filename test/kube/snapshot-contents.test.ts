@@ -43,7 +43,7 @@ class Server {
         items: this.#found ? [this.#found] : [],
         resourceVersion: '1',
       }),
-    // Nothing happens any more.
+    // The watch has no further events.
     async *watch(_: unknown, { signal }: { readonly signal: AbortSignal }) {
       await new Promise((resolve) => {
         signal.addEventListener('abort', resolve);

@@ -15,14 +15,14 @@ const away = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const gone = new CodedError('KUBE_GONE', 'too old', { retry: 'backoff' });
 
 interface Watch {
-  /** What it answers, an error last where it breaks off. */
+  /** Its answers in order. An error at the end breaks the watch off. */
   readonly says: readonly (object | Error)[];
   readonly isRefused?: boolean;
 }
 
 /**
- * A server whose watches say these in turn, and the last of them for ever; `lists` are asked for in
- * pages.
+ * A server whose watches give these answers in turn, and the last answer for ever. `lists`:
+ * requests of pages.
  */
 function setUp(watches: readonly Watch[]): {
   cache: Cache<ConfigMap>;

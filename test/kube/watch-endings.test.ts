@@ -26,14 +26,12 @@ async function heapBytes(): Promise<number> {
 interface FakeOptions {
   /** Whether each watch ends without having brought a bookmark. */
   readonly isEmpty?: boolean;
-  /** Of the one object, at each list. */
+  /** Data of the only object, at each list. */
   readonly data?: object;
   readonly onWatch?: (count: number) => Promise<void> | void;
 }
 
-/**
- * A server whose watches end at once. It listens to the signals that it is given, as requests do.
- */
+/** A server whose watches end at once. The server listens to the given signals, as requests do. */
 function fakeClient({ isEmpty = false, data, onWatch }: FakeOptions): KubeClient {
   let count = 0;
   const listen = (signal: AbortSignal): void => {
@@ -58,7 +56,7 @@ function fakeClient({ isEmpty = false, data, onWatch }: FakeOptions): KubeClient
 
 const CACHE = { resource: CONFIG_MAPS, logger: silentLogger };
 const REF = { namespace: 'app', name: 'one' };
-/** It was 0.8 KB for each. */
+/** Earlier, each watch kept 0.8 KB. */
 const MANY = 10_000;
 const GROWTH_MAX = 3_000_000;
 

@@ -168,7 +168,7 @@ describe.each(Object.keys(KINDS) as Kind[])('%s', (kind) => {
   it('brought back in place keeps the paths that the rules of its own backup left out', async () => {
     const volume = makeVolume(FILES);
     const { snapshot } = await backUp(kind, volume, { annotations: '*.log\n/cache/' });
-    // Another backup: the policy of the source has the rules of the latest one.
+    // After a second backup, the policy of the source has its rules.
     await backUp(kind, volume, { annotations: 'keep' });
     fs.writeFileSync(join(volume, 'new'), 'newer than the backup');
     fs.writeFileSync(join(volume, 'new.log'), 'left out');

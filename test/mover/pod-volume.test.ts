@@ -286,7 +286,7 @@ describe('a volume of a pod', () => {
         return Promise.resolve();
       },
       parents: () => {
-        // After the volume was looked at for the first time.
+        // Runs after the mover has opened the volume for the first time.
         fs.renameSync(path, `${path}-away`);
         fs.mkdirSync(path);
         return Promise.resolve({});
@@ -403,7 +403,7 @@ describe('a volume of a pod', () => {
     const { snapshotId } = await backupVolume({ ...options(path), ...upload, sourcePod: 'source' });
     expect(fs.readdirSync(path).sort()).toEqual(['.velero', 'a']);
     expect(fs.statSync(path).mtimeMs).toBe(before);
-    // Nothing is left out silently: it is in the snapshot.
+    // The snapshot has the whole volume: no file is skipped silently.
     const target = makeVolume({});
     await restoreVolume({ ...options(target), snapshotId });
     assertSameTree(path, target);
@@ -445,7 +445,7 @@ describe('a restored volume that a pod waits for', () => {
     });
     expect(seen).toEqual([
       ['before', ['file', 'foreign file']],
-      // Nothing of `.velero` was restored.
+      // The restore skips `.velero`.
       ['after', ['app', 'file', 'foreign file']],
     ]);
     expect(fs.readdirSync(join(target, '.velero'))).toEqual([UID]);

@@ -9,7 +9,7 @@ import type { Repository } from '../../src/repository/index.ts';
 import { createSnapshot, EstimateAhead, newUploadCounters } from '../../src/uploader/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
-/** How much of a volume there is to store, as it is told while it is uploaded. */
+/** The size of a volume's data during its upload. */
 describe('the total of an upload', () => {
   const root = fs.mkdtempSync(join(tmpdir(), 'longshore-total-'));
   const volume = join(root, 'volume');
@@ -65,7 +65,7 @@ describe('the total of an upload', () => {
 
   it('is counted beside the first upload of a directory, and exact once all is listed', async () => {
     const { counters, total } = await begin();
-    // Nothing is known: not 0, of which no share can be told.
+    // The total is unknown. A total of 0 would give no share.
     expect(total.bytes).toBeUndefined();
     Object.assign(counters, { bytesRead: 10, bytesFound: 10 });
     expect(total.bytes).toBe(10);
@@ -73,7 +73,7 @@ describe('the total of an upload', () => {
     // There is more than was counted.
     Object.assign(counters, { bytesRead: 9000, cachedBytes: 500, bytesInHoles: 7, bytesFound: 90 });
     expect([total.doneBytes, total.bytes]).toEqual([9507, 9507]);
-    // And less, where it is listed.
+    // A complete listing may also lower the total.
     Object.assign(counters, { bytesRead: 90, cachedBytes: 0, bytesInHoles: 0, isListed: true });
     expect([total.doneBytes, total.bytes]).toEqual([90, 90]);
   });

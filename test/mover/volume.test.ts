@@ -100,7 +100,7 @@ describe('a volume', () => {
     for (const { doneBytes, totalBytes } of seen) {
       expect(totalBytes).toBeGreaterThan(0);
       expect(totalBytes).toBeGreaterThanOrEqual(doneBytes);
-      // Nothing is guessed of a directory that was never backed up: what counts is what is there.
+      // For a directory without an earlier backup there is no estimate: only found bytes count.
       expect(totalBytes).toBeLessThanOrEqual(result.totalBytes);
     }
 

@@ -18,7 +18,9 @@ const BLOCK_BYTES = 8 << 20;
  * their volumes hold.
  */
 export function wholeApplications(theNode: () => RealNode, copies: string) {
-  /** An application with volumes of files and a block device, and a copy of what they hold. */
+  /**
+   * Runs an application with volumes of files and a block device, and keeps a copy of their data.
+   */
   async function runApplication(namespace: string): Promise<void> {
     const node = theNode();
     const claims = [...FILES.map((name) => ({ name })), { name: BLOCK, block: true }];
@@ -60,7 +62,9 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
   const ready = (namespace: string): Promise<string> =>
     theNode().kubectl('-n', namespace, 'rollout', 'status', 'deploy/app', '--timeout=90s');
 
-  /** What came back is what was copied; the rest of the application too. */
+  /**
+   * Asserts that the restored data equals the copy, and that the rest of the application is back.
+   */
   async function assertBack(namespace: string): Promise<void> {
     const node = theNode();
     await ready(namespace);
@@ -94,8 +98,8 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
     theNode().velero(kind, 'describe', name, '--details', '--colorized=false');
 
   /**
-   * Made once more where Velero refused it before it began, as it does while it finds the storage
-   * location away.
+   * Retries if Velero refused the request before it began. Velero does so while it finds the
+   * storage location unavailable.
    */
   async function create(
     kind: 'backup' | 'restore',
@@ -111,7 +115,7 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
     }
   }
 
-  /** Of one that did not end well. */
+  /** Logs and details of a backup or restore that did not end well. */
   async function detailsOf(kind: 'backup' | 'restore', name: string): Promise<string> {
     const logs = (await theNode().velero(kind, 'logs', name).catch(String)).split('\n');
     const telling = logs.filter((line) => /level=(error|warning)/.test(line));

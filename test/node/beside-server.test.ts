@@ -115,7 +115,7 @@ describe.skipIf(!hasRealNode())(
       return jobs.map(({ metadata }) => metadata.labels?.[OUR_JOB] !== undefined);
     }
 
-    /** Of snapshots, their contents, and what moves volumes. */
+    /** Asserts that no snapshots, contents or data movements are left. */
     async function assertNothingLeft(): Promise<void> {
       const namesOf = async <T extends KubeObject>(
         resource: Resource<T>,
@@ -217,8 +217,7 @@ describe.skipIf(!hasRealNode())(
         await node.velero('backup', 'create', name, ...flagsOf('slow', 'longshore'), ...flags);
         const phase = async (): Promise<string> => (await uploadsOf(name))[0]?.status?.phase ?? '';
         await expect.poll(phase, WAIT).toBe('InProgress');
-        // Of the first one the repository is made meanwhile, and Kopia is asked about it
-        // afterwards.
+        // During the first upload the repository is created, and Kopia reads it afterwards.
         const repository = async () => (await repositoryOf('slow')).status?.phase;
         await expect.poll(repository, WAIT).toBe('Ready');
         return (await uploadsOf(name))[0] as DataUpload;
@@ -232,7 +231,7 @@ describe.skipIf(!hasRealNode())(
 
       it('cannot be deleted, and ends as PartiallyFailed when its DataUpload is canceled', async () => {
         const upload = await begin('canceled');
-        // Velero offers nothing else: no command cancels a backup, and one that is under way is not
+        // Velero has no other way: no command cancels a backup, and a running backup cannot be
         // deleted.
         await node.velero('backup', 'delete', 'canceled', '--confirm');
         const label = [
@@ -296,7 +295,7 @@ describe.skipIf(!hasRealNode())(
         assertSame(data, await node.volumePath(`changed-${mover}`, 'data'));
       }
       await deleteBackup('changed-velero');
-      // Back, for what the tests' own Kopia knows.
+      // Restore the password that the tests' own Kopia knows.
       fs.writeFileSync(file, 'static-passw0rd\n');
       await longshore('--new-password-file', file);
       const { status } = await repositoryOf('app');

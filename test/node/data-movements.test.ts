@@ -155,7 +155,7 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
     expect(records).toMatch(/b1-/);
     const snapshots = await node.kopia('brief', 'snapshot', 'list', '--all', '--json');
     expect(JSON.parse(snapshots)).toEqual([]);
-    // One run marks what nobody needs, a later one drops it.
+    // The first run marks unused contents, and a later run drops them.
     for (let runs = 0; runs < 3 && (await bytes()) > 1 << 20; runs++) {
       await node.kopia('brief', 'maintenance', 'run', '--full', '--safety=none');
       await sleep(1100);
@@ -217,12 +217,11 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
       storage: i % 5 === 4 ? '24Mi' : '64Mi',
     }));
     await setConcurrency(node, 3);
-    // One volume may be hit more often than movers are started again for by default.
+    // The mover of a volume may be killed more often than the default number of retries allows.
     await node.applyOverlay('beside-velero', [
       '--node-agent-configmap=node-agent-config',
       '--data-mover-retries=20',
-      // Of a pod that was deleted by force nobody knows whether its process has ended: its
-      // successor waits for so long.
+      // The process of a force-deleted pod may still run: the next mover waits this long.
       '--fence-timeout=5s',
     ]);
     await runApplication(node, 'many', claims);
@@ -255,13 +254,13 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
         await sleep(1500 + random(3000));
         const movers = node.processesOf(/data-mover (backup|restore) /);
         isAtWork ||= movers.length > 0;
-        // Of each kind one at least is cut off, whatever the dice say.
+        // At least one mover of each kind is cut off, for any random numbers.
         const due = movers.filter(({ command }) => cutOff[kindOf(command)] === 0);
         if (random(3) === 0 || due.length > 0) {
           const among = due.length > 0 ? due : cutOffs < CUT_OFFS_MAX ? movers : [];
           const mover = among[random(among.length)];
           if (!mover) continue;
-          // It may have ended meanwhile.
+          // The mover may have ended meanwhile.
           const isCut = await node.cutOff(mover.pid).then(
             () => true,
             () => false,
@@ -345,7 +344,7 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
     daemonSet.metadata = { name, namespace, labels };
     daemonSet.spec.updateStrategy = { type: 'OnDelete' };
     await node.apply(JSON.stringify(daemonSet));
-    // The old pod goes, the new one comes: one that is ready is left.
+    // The new pod replaces the old pod: wait for one ready pod.
     const ready = 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}';
     while (
       (

@@ -39,8 +39,8 @@ export async function runGroup(node: RealNode, namespace: string): Promise<void>
 }
 
 /**
- * Trees byte for byte, and counters of one moment: of volumes that were copied one after the other
- * each would be far ahead of the one before.
+ * Asserts equal trees and counters of one moment. Without a group, each volume's counter would be
+ * far ahead of the previous volume's counter.
  */
 export async function assertOneMoment(
   node: RealNode,
@@ -68,7 +68,7 @@ export async function treesOf(node: RealNode, namespace: string): Promise<Map<st
   return trees;
 }
 
-/** What the storage has: snapshots, and groups of them. */
+/** Snapshots and groups in the storage. */
 export function storedIn(node: RealNode): string[] {
   return ['snapshots', 'groups'].flatMap((kind) => {
     const folder = join(node.directory, 'csidir', kind);
@@ -76,7 +76,7 @@ export function storedIn(node: RealNode): string[] {
   });
 }
 
-/** Of snapshots, groups and their contents, in all of the cluster. */
+/** Names of snapshots, groups and their contents in the whole cluster. */
 export async function snapshotObjects(node: RealNode): Promise<string[]> {
   const namesOf = async <T extends KubeObject>(resource: Resource<T>): Promise<string[]> =>
     (await node.client.list(resource, {})).map(
@@ -94,7 +94,7 @@ export async function snapshotObjects(node: RealNode): Promise<string[]> {
 const added = (before: readonly string[], now: readonly string[]): string[] =>
   now.filter((each) => !before.includes(each));
 
-/** Backs a group up and says what was made for it. */
+/** Backs a group up and returns the objects that the backup created. */
 export async function backUpGroup(
   node: RealNode,
   namespace: string,
@@ -178,7 +178,7 @@ export function testGroups(theNode: () => RealNode): void {
   });
 }
 
-/** Velero looks into the bucket more often for a while, and waits for what it finds there. */
+/** Makes Velero sync the bucket more often for a while, and waits for the backup. */
 async function untilSynced(node: RealNode, name: string): Promise<void> {
   const look = (backupSyncPeriod: string | null): Promise<string> => {
     const patch = JSON.stringify({ spec: { backupSyncPeriod } });
@@ -198,7 +198,7 @@ export function testSecondCluster(theNode: () => RealNode): void {
     await usePlugin(node);
     const before = storedIn(node);
     await runGroup(node, 'moves');
-    // One that is snapshotted by itself.
+    // Volume c is snapshotted by itself.
     await node.kubectl('-n', 'moves', 'label', 'pvc', 'c', 'velero.io/volume-group-');
     const made = await backUpGroup(node, 'moves', { isMoved: false });
     expect(made).toEqual({ groups: 1, snapshots: NAMES, uploads: [] });

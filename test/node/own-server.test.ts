@@ -30,7 +30,7 @@ const VOLUMES_OF_PODS = ['cache', 'data', 'scratch', 'shared'];
 const ONCE = 'once';
 const LOCKED = 'locked';
 const VELERO = 'velero';
-/** Expired backups and locks are looked at more often than users want it. */
+/** Expired backups and the bucket are checked more often than in production. */
 const SERVER_FLAGS = ['--garbage-collection-frequency', '5s', '--backup-sync-period', '10s'];
 
 /**
@@ -210,10 +210,10 @@ describe.skipIf(!hasRealNode())(
       await createOnce('pods', ...flags, '--snapshot-volumes=false');
       const told = await assertCompleted('pods');
       expect(told).toMatch(/Pod Volume Backups/);
-      // The second hook fails unless the first one has run.
+      // The second hook fails if the first hook has not run.
       expect(told).toMatch(/HooksAttempted:\s+2\s+HooksFailed:\s+0/);
-      // What it prints; and as `thawed` is in no copy, the restore below shows that the volume was
-      // read before the second hook.
+      // The log has the hook's output. No copy has `thawed`, so the restore below proves that the
+      // volume was read before the second hook.
       expect(await node.velero('backup', 'logs', 'pods')).toContain('stdout: freezing');
       const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
       expect(made.map(({ spec }) => spec.volume).sort()).toEqual(VOLUMES_OF_PODS);
@@ -242,7 +242,7 @@ describe.skipIf(!hasRealNode())(
       try {
         await expect.poll(left, { timeout: 120_000, interval: 500 }).toEqual([]);
       } catch (error) {
-        // What keeps them is in no log of ours.
+        // Our logs do not say what keeps the objects.
         const kinds = 'volumesnapshots,volumesnapshotcontents,datauploads,pvc';
         const there = await node.kubectl('get', kinds, '--all-namespaces', '-o', 'yaml');
         const text = ['something stays:', ...stays, 'all that is there:', there].join('\n');
@@ -374,7 +374,7 @@ describe.skipIf(!hasRealNode())(
     }, 400_000);
 
     it('a backup by the real Velero is brought back by our server', async () => {
-      // Who started Velero's server again has made its location anew.
+      // The restart of Velero's server has created its location again.
       await useLog();
       await create('backup', 'by-velero', '--include-namespaces', 'moved', '--snapshot-move-data');
       await assertCompleted('by-velero');
@@ -403,7 +403,7 @@ describe.skipIf(!hasRealNode())(
         await assertRestored(name);
       };
 
-      /** After them somebody has worked on, and what is compared with is the second night. */
+      /** Two nights of work and backups, then damage. A restore must equal the second night. */
       async function twoNights(by: string): Promise<void> {
         for (const night of [1, 2]) {
           await work('nights', `${by} ${night}`);

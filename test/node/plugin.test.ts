@@ -21,9 +21,9 @@ const GONE_MS = 120_000;
 const MESSAGE = 'no VolumeSnapshotClass';
 
 /**
- * Our plugin in the plugin folder of the real Velero server, in both set-ups. It runs as in
- * Velero's own image: with the Node and the C library that it brings along. The agent is ours, for
- * `datamover: longshore`.
+ * Our plugin in the plugin folder of the real Velero server, in both set-ups. As in Velero's own
+ * image, the plugin runs with its own Node and C library. Our agent moves the data, for `datamover:
+ * longshore`.
  */
 describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero', () => {
   let node: RealNode;
@@ -133,7 +133,7 @@ describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero',
     expect(await node.kubectl(...requests, '-o', 'name')).toBe('');
   }
 
-  /** Of snapshots, their contents, and what moves volumes. */
+  /** Asserts that no snapshots, contents or data movements are left. */
   async function assertNothingLeft(): Promise<void> {
     const namesOf = async <T extends KubeObject>(
       resource: Resource<T>,

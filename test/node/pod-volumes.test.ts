@@ -164,10 +164,9 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
       await node.useAgent('longshore', [
         '--node-agent-configmap=node-agent-config',
         '--progress-interval=200ms',
-        // One volume may be hit more often than movers are started again for by default.
+        // The mover of a volume may be killed more often than the default number of retries allows.
         '--data-mover-retries=20',
-        // Of a pod that was deleted by force nobody knows whether its process has ended: its
-        // successor waits for so long.
+        // The process of a force-deleted pod may still run: the next mover waits this long.
         '--fence-timeout=5s',
       ]);
     }, 120_000);
@@ -202,13 +201,12 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
         () => backUpFiles('fs-killed', 'fs-killed'),
       );
       expect(up.killedAt).toEqual(DEATHS);
-      // What was stored before a death is not stored again.
+      // The stored part of a killed mover is not stored again.
       expect(up.done).toEqual(up.done.toSorted((a, b) => a - b));
       expect(up.result.map(restartsOf)).toEqual(['3']);
       expect(up.result.map(({ status }) => status?.message)).toEqual([undefined]);
-      // A restore counts bytes by ranges of packs, and its CR tells them seconds late, more so on a
-      // busy machine: after the last share that is waited for, the rest must take far longer than
-      // that.
+      // A restore counts bytes by ranges of packs, and its CR shows them seconds late, later on a
+      // busy machine. The rest after the last awaited share must take far longer than this delay.
       await limit('10MiB');
       const shares = [0.2, 0.45, 0.65];
       const down = await whileKillingMover(
@@ -309,8 +307,8 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
     }
 
     /**
-     * Of hosting pods with these UIDs, on the node and in Velero's namespace; what is done last may
-     * take its time.
+     * Asserts that hosting pods with these UIDs have left no object on the node and in Velero's
+     * namespace. The last steps may take their time.
      */
     async function assertNothingLeft(uids: readonly string[]): Promise<void> {
       const left = async (): Promise<string[]> => {

@@ -4,10 +4,7 @@ interface Versioned extends KubeObject {
   status?: { phase?: string | undefined; [key: string]: unknown } | undefined;
 }
 
-/**
- * What a watcher can tell of one version: its phase, which fields of the status are there,
- * finalizer, label.
- */
+/** The visible state of a version: its phase, present status fields, finalizer and label. */
 export function stepOf({ metadata, status }: Versioned): string {
   const fields = Object.keys(status ?? {})
     .filter((key) => key !== 'phase' && !(key === 'progress' && isEmpty(status?.progress)))

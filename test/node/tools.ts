@@ -66,9 +66,9 @@ export function assertSame(before: string, after: string): void {
 }
 
 /**
- * A backup by the real Velero, waited for, that must be Completed. Velero refuses one while its
- * storage location or its node-agent is away for a moment, as on a machine whose disk is busy: both
- * are waited for first, and what Velero says of a failure is told.
+ * Runs a backup by the real Velero, and waits until it is Completed. On a machine with a busy disk,
+ * the storage location or the node-agent may be away for a moment. Velero then refuses backups, so
+ * wait for both first. An error has Velero's own words.
  */
 export async function createBackup(
   node: RealNode,
@@ -159,8 +159,8 @@ async function whyRestoreFailed(node: RealNode, name: string): Promise<string> {
 }
 
 /**
- * Every version of every object of a kind, as a watcher sees them, until it is stopped; in Velero's
- * namespace, or in all for `''`.
+ * Records every version of every object of a kind, as a watcher sees them, until it is stopped. The
+ * scope is Velero's namespace, or all namespaces for `''`.
  */
 export function record<T extends KubeObject>(
   node: RealNode,
@@ -225,8 +225,8 @@ function killAll(node: RealNode, command: RegExp): boolean {
 }
 
 /**
- * Kills the data mover of the only CR with this label each time that, by the CR, it has moved
- * another of these shares of its bytes.
+ * Kills the data mover of the only CR with this label, at each of these shares of its moved bytes.
+ * The CR's progress counts.
  */
 export async function whileKillingMover<T extends Movement, R>(
   node: RealNode,

@@ -12,7 +12,7 @@ import { SELF_SIGNED, ServedCertificate, serveStatus } from '../../src/observabi
 const YEAR_MS = 365 * 86_400_000;
 const PATIENT = { timeout: 20_000 };
 
-/** What an HTTPS client sees. `ca` makes it check the certificate, as Prometheus does. */
+/** A request of an HTTPS client. `ca` makes it check the certificate, as Prometheus does. */
 function get(address: string, ca?: string): Promise<{ status: number; fingerprint: string }> {
   return new Promise((resolve, reject) => {
     const options = {

@@ -1,8 +1,9 @@
 #!/bin/bash
-# longshore-image.sh : makes our own image for cluster.sh, localhost/longshore:1, as the Dockerfile makes it, and prints the folder that it is in:
-# image.tar, a docker archive of what image/rootfs.sh makes, and longshore-plugin, which image/plugin.sh makes of it.
-# The image of the present sources is made once: whoever asks meanwhile waits for it. The folder goes with node_modules, whose packages
-# are in the image.
+# longshore-image.sh: builds our image localhost/longshore:1 for cluster.sh, as the Dockerfile does.
+# Prints the folder with image.tar and longshore-plugin. The file image.tar is a docker archive of
+# the output of image/rootfs.sh. The file longshore-plugin is made from it by image/plugin.sh.
+# The image of the present sources is built once, and other callers wait for it. The folder is
+# removed with node_modules, because the image contains these packages.
 set -eu
 ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 IMAGES=$ROOT/node_modules/.cache/longshore-images
@@ -24,7 +25,7 @@ mkdir -p "$IMAGES"
 exec 9>"$IMAGES/lock"
 flock 9
 if [ ! -d "$made" ]; then
-  # Of earlier sources: nobody can be using them any more.
+  # Images of earlier sources: no process uses them any more.
   find "$IMAGES" -mindepth 1 -maxdepth 1 -type d -mmin +1440 -exec rm -rf {} +
   rm -rf "$made.new"; mkdir "$made.new"
   make_image "$made.new" 9>&- >&2

@@ -55,7 +55,7 @@ it('answers for each Backup by its policies, which are read once', async () => {
   expect(await skipped.shouldPerformSnapshot({ pvc })).toBe(false);
   const off = await helpers.of(backupOf('c', { snapshotVolumes: false }));
   expect(await off.shouldPerformSnapshot({ pvc })).toBe(false);
-  // Those of the fifth Backup take the place of the oldest.
+  // The helpers of the fifth Backup replace the oldest.
   for (const name of ['d', 'e']) await helpers.of(backupOf(name, {}));
   await expect(helpers.of(backup)).rejects.toMatchObject({ code: 'NO_VOLUME_POLICY' });
 });
@@ -93,7 +93,7 @@ it('is there for plugins of others as longshore/volume-helper', async () => {
   mkdirSync(installed, { recursive: true });
   copyFileSync(new URL('../../package.json', import.meta.url), join(installed, 'package.json'));
   symlinkSync(join(sharedPackage(), 'dist'), join(installed, 'dist'));
-  // With types, as a plugin in TypeScript wants them: what it does wrong is found before it runs.
+  // The types let a plugin in TypeScript find its errors before it runs.
   const typed = join(folder, 'plugin.mts');
   const checked = async (call: string): Promise<string> => {
     writeFileSync(

@@ -24,7 +24,7 @@ it('a repository that was waited for in vain is only looked at for the next pods
   };
   expect(await looksOf('app')).toBeGreaterThan(1);
   expect(await looksOf('app')).toBe(1);
-  // Another namespace has another one.
+  // A repository of a different namespace.
   expect(await looksOf('other')).toBeGreaterThan(1);
   phase = 'Ready';
   await repositories.ensure('app');

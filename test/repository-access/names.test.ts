@@ -25,7 +25,7 @@ it('two repositories whose names would be the same are made both', async () => {
         storageLocation,
         signal: new AbortController().signal,
       },
-      // Nobody makes them ready here.
+      // No controller makes repositories ready here.
       700,
     ).catch(() => undefined);
   }

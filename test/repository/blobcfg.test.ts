@@ -10,7 +10,7 @@ import { RECOVERY_COPY_PREFIX } from '../../src/repository/format/recovery-copy.
 import { tempDirectory } from '../support/kopia.ts';
 import { createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
-/** A repository under object lock must not become one without it by a missing blob. */
+/** A repository under object lock must not lose it because of a missing blob. */
 const work = tempDirectory('blobcfg');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 

@@ -103,7 +103,7 @@ describe('a password change beside another one', () => {
     });
     await change(dying, ['a', 'b']).catch(() => undefined);
     const copies = [...storage.blobs].filter(([id]) => id.startsWith(RECOVERY_COPY_PREFIX));
-    // It ends in the time that the second run waits.
+    // The first run ends while the second run waits.
     const finish = async (): Promise<void> => {
       await change(storage, ['a', 'b']);
       expect(copies).toHaveLength(1);

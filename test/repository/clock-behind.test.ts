@@ -38,8 +38,8 @@ it('what was collected and comes back is stored, also by a machine whose clock i
         collectGarbage,
       });
     }
-    // The deletions are still in the index, and hidden: only then can they win over what is stored
-    // anew.
+    // The deletions are still in the index, but hidden. Only then can they win over contents that
+    // are stored again.
     expect(owner.contents.watermarkSeconds).toBeGreaterThan(0);
     expect(owner.contents.contentCount).toBeGreaterThan(
       Array.from(owner.contents.entries()).length,

@@ -61,7 +61,7 @@ it.each(['random', 'alike', 'skewed'] as const)(
     }));
     const entries = sortEntries(made);
     const [even, odd] = [0, 1].map((rest) => entries.filter((_, i) => i % 2 === rest));
-    // Of early versions there are bodies that name a content several times.
+    // Early versions wrote bodies that name a content several times.
     const twins = (even ?? []).flatMap((entry, i) =>
       i % 50 === 0 ? [{ ...entry, timestampSeconds: entry.timestampSeconds + 1 }, entry] : [entry],
     );

@@ -28,7 +28,9 @@ const STORES: Record<string, () => Promise<BlobStorage>> = {
   'in a directory': () => openStorage(fs.mkdtempSync(join(work, 'repo-')), { create: true }),
 };
 
-/** Over once a creator has put what others may see, and waits for them; or once it has ended. */
+/**
+ * Over when a creator has put visible blobs and waits for others, or when the creator has ended.
+ */
 class Turn {
   readonly #over = Promise.withResolvers<undefined>();
   readonly over = this.#over.promise;
@@ -39,7 +41,7 @@ class Turn {
 }
 
 describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_name, open) => {
-  // The second one is late by this many requests of the first.
+  // The second creator starts this many requests after the first.
   it.each([0, 2, 3, 5])('one at most is told that it succeeded, %i requests apart', async (gap) => {
     await using storage = await open();
     let requests = 0;
@@ -59,7 +61,7 @@ describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_
     let latePut = (): void => undefined;
     const isPut = new Promise<void>((resolve) => (latePut = resolve));
     const [first, second] = [new Turn(), new Turn()];
-    // As long as the product waits: the other one derives its key and puts meanwhile.
+    // Lasts as long as the product's pause: the other creator derives its key and puts meanwhile.
     const pause = async (): Promise<void> => {
       second.isOver();
       await first.over;
@@ -169,7 +171,7 @@ describe('a creator whose first put comes when the other one is long done', () =
     async (version) => {
       const { storage, before } = await createLate('ignores', version);
       expect(await storage.getBlob(FORMAT_BLOB)).toEqual(before);
-      // Format 3 says that its blobcfg is missing, and how it is made anew.
+      // In format 3 the error says that blobcfg is missing, and how to create it again.
       expect(await opens(storage, PASSWORDS[0])).toBe(version === 2);
       await expect(storage.getMetadata(BLOBCFG_BLOB)).rejects.toMatchObject({
         code: 'BLOB_NOT_FOUND',

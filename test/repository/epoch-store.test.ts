@@ -95,7 +95,7 @@ it('a listing that failed does not make the state before it count as new', async
   await expect(store.listActive()).rejects.toThrow('the listing failed');
   await expect(store.write([new Uint8Array(101)], SESSION)).rejects.toThrow('the listing failed');
   isFailing = false;
-  // Another client began the next epoch meanwhile.
+  // A second client has begun the next epoch meanwhile.
   await repository.storage.putBlob(blobId('xe1'), [Buffer.from('epoch-marker')]);
   expect(await store.write([new Uint8Array(102)], SESSION)).toEqual([
     expect.stringMatching(/^xn1_/),

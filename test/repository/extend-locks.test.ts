@@ -19,8 +19,8 @@ import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositor
 const password = new Secret(PASSWORD);
 
 /**
- * As a service answers whose object is locked for longer already, and as one whose object went
- * since it was listed.
+ * Plays two services: in one the object is already locked for longer, and in the other it was
+ * deleted after the listing.
  */
 class RefusingStorage extends ForwardingStorage {
   readonly extended: string[] = [];

@@ -61,7 +61,7 @@ async function openAged(name: string, version: 1 | 3 = 3, backups = 4): Promise<
   const aged = { path, repository, storage, clock, trees, [Symbol.asyncDispose]: close };
   for (let i = 0; i < backups; i++) {
     await backUpNext();
-    // It rewrites short packs. The next run does not, and deletes instead.
+    // This run rewrites short packs. The next run deletes packs.
     if (i === 1) await maintain(aged);
   }
   clock.offsetNs += 2n * DAY_NS;
@@ -112,7 +112,7 @@ async function assertWhole({ path, trees }: Aged, name: string): Promise<void> {
 }
 
 const isIndex = (prefix: string): boolean => /^[xn]/.test(prefix);
-/** Of what backups wrote: maintenance writes some of its own before it deletes. */
+/** The newest blob that a backup wrote. Maintenance also writes blobs before it deletes. */
 const newestOf = (blobs: readonly BlobMetadata[]): BlobMetadata | undefined =>
   blobs
     .filter(({ id }) => /-s[0-9a-f]+/.test(id) && !id.startsWith('xs'))
@@ -123,8 +123,8 @@ const lies: Record<string, Lie> = {
     const newest = newestOf(blobs);
     return isIndex(prefix) ? blobs.filter((blob) => blob !== newest) : blobs;
   },
-  // The same ones in listings of every prefix, else what one of them shows looks hidden to the
-  // other.
+  // The same blobs in listings of every prefix. Otherwise a listing shows blobs that the other
+  // listing lacks.
   'lacks most index blobs': (prefix, blobs) => {
     const written = blobs.filter(({ id }) => /^x?n/.test(id));
     const left = written.toSorted((a, b) => a.lengthBytes - b.lengthBytes).slice(0, 2);
@@ -150,8 +150,7 @@ describe.each([3, 1] as const)('format %s', (version) => {
         (error: unknown) => (error as { code?: string }).code,
       );
       aged.storage.lie = undefined;
-      // Format 1 has merged all its index blobs before: where one of the old ones is missing,
-      // nothing is.
+      // Format 1 has merged all its index blobs before, so a missing old index blob does no harm.
       if (version === 3 || outcome !== 'done') {
         expect(outcome).toMatch(/^(INDEX_INCOMPLETE|INDEX_SHRUNK)$/);
         expect(await packsOf(aged)).toEqual(expect.arrayContaining(packs));
@@ -218,8 +217,7 @@ it('a pack that another client has deleted since it was listed ends no run', asy
 });
 
 /**
- * Three large index blobs name the same contents: the backup's, that of a rewrite, and one that
- * says it once more.
+ * Three large index blobs name the same contents: the backup's, the rewrite's, and a repeated one.
  */
 async function openDuplicates(name: string): Promise<Aged> {
   const aged = await openAged(name, 3, 0);

@@ -75,7 +75,7 @@ it('marks as a set of ids would, in any number of bodies, and keeps to the entry
           originalLength: each.originalLength,
           isMarked: oracle.has(each.contentId),
         }));
-        // Whatever becomes of the index, the marks are of what it was.
+        // The marks belong to the index as it was, even after it is closed.
         index.close();
         const found = Array.from(
           marks.rows(),
@@ -127,7 +127,7 @@ it('tells once that a content is entered, and that the index does not name it', 
   const marks = new IndexMarks(bodies, 0, KEY_BYTES);
   expect(marks.enterKey(contentKey(contentId), 0)).toBe(true);
   expect(marks.enterKey(contentKey(contentId), 0)).toBe(false);
-  // What is entered is not marked by it, nor the reverse.
+  // Entering a key does not mark it, and marking does not enter it.
   expect(Array.from(marks.rows(), ({ isMarked }) => isMarked)).toEqual([false]);
   const other = `k${'b'.repeat(32)}` as ContentId;
   expect(marks.enterKey(contentKey(other), 0)).toBeUndefined();

@@ -233,7 +233,7 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
       const pack = [...world.storage.blobs.keys()].find((id) => id[0] === 'q' && !before.has(id));
       await repository.contents.refresh();
       await mergeAsKopia(repository);
-      // Nothing of the deletion is left to be read.
+      // Without this pack, the deletion can no longer be read.
       world.storage.blobs.delete(pack ?? expect.fail());
     }
     for (let i = 0; i < 3; i++) await passEpoch(world, 'quick');

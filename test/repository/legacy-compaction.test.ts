@@ -116,7 +116,7 @@ describe.each([false, true])(
           if (left-- === 0) throw new Error('killed');
         });
         await using repository = await open(dying);
-        // One more index blob: without it this compaction would be the second one over again.
+        // A further index blob: otherwise this compaction would repeat the second one.
         await repository.contents.write(Buffer.from('more'), { prefix: '' });
         await repository.contents.flush();
         isWhole = await compactLegacyIndexes(contextOf(repository), { allIndexes: true }).then(

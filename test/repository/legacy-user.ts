@@ -1,6 +1,6 @@
 /**
- * Merges all index blobs of a repository of format 1 and drops what was deleted before a time:
- * `legacy-user.ts REPO SECONDS`.
+ * `legacy-user.ts REPO SECONDS`: merges all index blobs of a repository of format 1, and drops
+ * contents that were deleted before a time.
  */
 import { SECOND_NS, silentLogger } from '../../src/base/index.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';

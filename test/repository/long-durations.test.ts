@@ -44,7 +44,7 @@ it('maintenance runs with parameters of any length, and writes them back digit b
     collectGarbage,
   });
   expect(report.mode).toBe('full');
-  // The claim has written them anew.
+  // The claim has written the parameters again.
   expect(await loadMaintenanceParameters(repository)).toMatchObject({
     owner: 'tester@testhost',
     full: { interval: HALF_YEAR_NS },

@@ -125,7 +125,7 @@ it('claims that are all taken back leave the parameters as they were', async () 
   };
   await putMaintenanceParameters(admin, parameters);
   await admin.flush();
-  // Each claim is durable before one is read back.
+  // Each claim is durable before any claim is read back.
   const bothThere = Promise.withResolvers<undefined>();
   let claims = 0;
   const claiming = (): BlobStorage => {

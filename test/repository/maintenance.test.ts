@@ -95,7 +95,8 @@ describe.each([3, 1] as const)('full maintenance without safety, format %s', (ve
       const isReserve = String(path).startsWith('reserve');
       return sum + (stat.isFile() && !isReserve ? stat.size : 0);
     }, 0);
-    // Format 1 drops what was marked before this second, so it goes with the next run.
+    // Format 1 drops only contents that were marked before this second, so the next run drops
+    // these.
     if (version === 3) expect(bytes).toBeLessThan(1_300_000);
     const [snapshot] = await listSnapshots(repository);
     if (!snapshot?.rootEntry) throw new Error('the snapshot is gone');
@@ -186,7 +187,7 @@ it('a writer that takes over what a collection has just marked deleted loses not
   await using owner = await openTest(repo, options);
   await withGarbage('concurrent', owner);
   clock.offsetNs += 30n * HOUR_NS;
-  // It loads the index now, so it does not see what the owner marks next.
+  // The writer loads the index now, so it does not see the owner's next marks.
   await using writer = await openTest(repo, options);
   const marked = await maintain(owner, { safety: 'full' });
   expect(statsOf(marked, 'snapshot-gc').deletedContentCount).toBe(4);

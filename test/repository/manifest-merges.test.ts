@@ -20,7 +20,7 @@ const work = tempDirectory('manifest-merges');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const LABELS = { type: 'note' };
 
-/** Holds the index blob of a merge: the second one that its client puts. */
+/** Holds the index blob of a merge, which is the second index blob that its client puts. */
 function holdMerge(inner: BlobStorage): {
   storage: BlobStorage;
   held: Promise<undefined>;
@@ -82,7 +82,7 @@ describe('beside a client of Kopia that merges, and forgets what was deleted', (
   async function expectGone(): Promise<void> {
     await using reader = await openOf();
     expect(await idsBy(reader)).toEqual([...kept].sort());
-    // Also for one that forgets.
+    // The same holds after a merge that forgets deleted manifests.
     await mergeAsKopia(reader);
     expect(await idsBy(reader)).toEqual([...kept].sort());
   }
@@ -104,7 +104,8 @@ describe('beside a client of Kopia that merges, and forgets what was deleted', (
       clock.offsetNs += 10n * 10n ** 9n;
       letGo();
       await flushed;
-      // By what it saw before our merge: the deletion, and what held the manifest.
+      // Kopia merges with its index from before our merge. The index has the deletion, and the
+      // content that held the manifest.
       if (how === 'still there') await mergeAsKopia(kopia);
       await expectGone();
       expect(await idsBy(ours)).toEqual([...kept].sort());
@@ -147,7 +148,7 @@ describe('beside a client of Kopia that merges, and forgets what was deleted', (
     await deleteIt(kopia);
     await mergeAsKopia(kopia);
     await using owner = await openOf();
-    // Nobody can help it at that moment.
+    // No client can prevent this at that moment.
     expect(await idsBy(owner)).toContain(doomed);
     clock.offsetNs += 20n * HOUR_NS;
     const dry = await maintain(owner, 'full', { dryRun: true });

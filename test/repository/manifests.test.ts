@@ -64,7 +64,7 @@ it('writers that merge at the same time lose nothing, and bring nothing back tha
   const expected: string[] = [];
   for (let i = 0; i < 13; i++) expected.push(await add(a, `${i}`));
   const doomed = expected.pop() as string;
-  // The other one has loaded all by now, and does not see what follows.
+  // The other repository has loaded all manifests, and does not see the next changes.
   await b.contents.refresh();
   b.manifests.invalidate();
   await b.manifests.find(LABELS);

@@ -42,7 +42,7 @@ it(
         const { entryCount, durableEntries } = repository.contents.session;
         unputMax = Math.max(unputMax, entryCount - durableEntries);
       }
-      // Those of the pack that is being filled, and of one that is being put.
+      // Contents of the open pack, and of a pack that is being put.
       expect(unputMax).toBeLessThan(2 * PACK_ENTRIES_MAX);
       await repository.flush();
     }
@@ -50,7 +50,7 @@ it(
     expect(filled).toHaveLength(Math.ceil(MANY / PACK_ENTRIES_MAX));
     await using reader = await openRepository({ storage, password, client: CLIENT });
     expect(reader.contents.contentCount).toBe(MANY);
-    // The last one is short, and alone.
+    // The last pack is short, but a single short pack is not rewritten.
     const { data } = await rewriteShortPacks({ ...contextOf(reader), safety: SAFETY.none }, ['p']);
     expect(data.toRewriteContentCount).toBe(0);
     expect(packs()).toEqual(filled);
@@ -77,7 +77,7 @@ it('a rewrite of many contents names them by and by, and leaves no short packs b
     return false;
   };
   await rewriteShortPacks(context, ['p'], isDropped, { entriesAtOnce: 20 });
-  // Those of a pack or two, and of one that is being filled.
+  // Contents of one or two packs, and of the open pack.
   expect(waitingMax).toBeLessThan(45);
   const packs = [...storage.blobs.keys()].filter((id) => id.startsWith('p') && !earlier.has(id));
   expect(packs).toHaveLength(3);
@@ -96,7 +96,7 @@ it(
     await using repository = await openRepository({ storage, password, client: CLIENT, clock });
     await repository.contents.write(Buffer.from('in use'), { prefix: '' });
     await repository.flush();
-    // Of a session that was killed.
+    // A pack of a killed session.
     const session = '-s0123456789abcdef123';
     storage.set(`s${'0'.repeat(32)}${session}`, Buffer.from('a marker'));
     const packOf = (at: number): string => `p${String(at).padStart(32, '0')}${session}`;

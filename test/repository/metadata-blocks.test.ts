@@ -14,7 +14,7 @@ const LENGTH = 1000;
 /** Each byte of a pack tells its name and place. */
 const byteAt = (pack: number, at: number): number => (pack * 31 + Math.floor(at / 8)) & 255;
 
-/** Packs of which no byte is stored; into what it reads it notes. */
+/** Synthetic packs without stored bytes. Notes the buffers of its reads. */
 class MadePacks implements Partial<BlobStorage> {
   readonly memories = new Set<ArrayBufferLike>();
   reads = 0;
@@ -63,7 +63,7 @@ it('gives each read its own bytes, though the memory of blocks is used again', a
     await Promise.all(Array.from({ length: 10 }, (_, i) => one(from + i)));
   expect(sound).toBe(200);
   expect(storage.reads).toBeGreaterThan(100);
-  // Those held, and those that somebody was waiting for.
+  // The held blocks, and the blocks that callers were waiting for.
   expect(storage.memories.size).toBeLessThanOrEqual(BLOCKS_MAX + 10);
 });
 
@@ -98,7 +98,7 @@ it('groups what one request reads, in the order of places', () => {
     ['q1', 2],
   ] as const;
   const groups = groupByBlock(places, ([packBlobId, packOffset]) => ({ packBlobId, packOffset }));
-  // Of packs of file data each content is read by itself.
+  // In packs of file data, each content is read separately.
   expect(groups).toEqual([
     [['p1', 3]],
     [['p1', 9]],

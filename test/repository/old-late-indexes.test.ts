@@ -137,11 +137,11 @@ describe('a superseded index blob that cannot be read', () => {
         unreadableBlobCount: 1,
         unreadableBlobs: damaged,
       });
-      // It stays, and those beside it are gone.
+      // The damaged blob stays, and the superseded blobs beside it are deleted.
       const left = superseded.filter((id) => storage.blobs.has(id));
       expect(left).toEqual(superseded.includes(damaged) ? [damaged] : []);
       expect(storage.blobs.has(damaged)).toBe(true);
-      // What is marked deleted is dropped as ever, and packs go.
+      // Contents with a deletion mark are still dropped, and their packs are deleted.
       let dropped = 0;
       for (let day = 0; day < 3; day++) {
         const next = await passDay(world);

@@ -130,7 +130,7 @@ const settle = async (): Promise<void> => {
   for (let i = 0; i < 3; i++) await new Promise((resolve) => setImmediate(resolve));
 };
 
-/** What was begun and has no end yet, and what failed. */
+/** Tasks without an end yet, and errors of failed tasks. */
 class Begun {
   readonly open = new Set<string>();
   readonly errors: unknown[] = [];
@@ -144,7 +144,7 @@ class Begun {
   }
 }
 
-/** One seed: what is begun, and what goes on or fails, come in an order of its own. */
+/** The run of a seed: tasks start, continue or fail in a random order. */
 class Run {
   readonly world: World;
   readonly begun = new Begun();
@@ -201,9 +201,7 @@ class Run {
     this.begun.add('restore', restored);
   }
 
-  /**
-   * Lets everything go on until nothing is left that could; what is still open then waits for ever.
-   */
+  /** Continues all tasks until none can continue. A task that is still open then waits for ever. */
   async finish(number: (below: number) => number): Promise<void> {
     const { gates } = this.world;
     for (;;) {
@@ -234,7 +232,7 @@ async function runSeed(seed: number, faultEvery?: number): Promise<Run> {
       else held.go();
     }
     if (number(2) === 0) await settle();
-    // That of the session that takes writes, that of the one that is flushed, and one whose
+    // A marker each: the session that takes writes, the flushed session, and a session whose
     // deletion is under way.
     expect(storage.markers()).toBeLessThanOrEqual(3);
   }
@@ -274,7 +272,7 @@ describe('appends, flushes, checkpoints and restores at once, with few buffers',
         expect(begun.errors.every((error) => error === failure)).toBe(true);
         if (begun.errors.length === 0) continue;
         failed++;
-        // Nothing is written any more: others might refer to what is missing.
+        // No write succeeds any more: other blobs might refer to the missing content.
         await expect(world.contents.flush()).rejects.toBe(failure);
         await expect(world.contents.checkpoint()).rejects.toBe(failure);
         await expect(world.contents.closePacks()).rejects.toBe(failure);

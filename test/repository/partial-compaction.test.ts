@@ -11,7 +11,9 @@ import { type Lie, LyingStorage } from '../support/lying-storage.ts';
 import { compactRange, compactSingleEpoch } from '../support/maintenance-tasks.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
-/** What a compaction lacks is hidden from then on: it never rests on one listing. */
+/**
+ * Contents that a compaction lacks are hidden afterwards, so it never relies on a single listing.
+ */
 const work = tempDirectory('partial-compaction');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const EPOCHS = 12;

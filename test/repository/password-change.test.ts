@@ -58,7 +58,10 @@ async function outcome(storage: BlobStorage, password: Secret): Promise<string> 
   }
 }
 
-/** What the command does: with the old and the new password, whichever is in force. */
+/**
+ * Changes the password like the command: with the old and the new password, because either may be
+ * in force.
+ */
 async function change(storage: BlobStorage, passwords: [Secret, Secret]): Promise<void> {
   const format = await loadFormatToChange(
     { storage, clock: systemClock, warn: () => undefined },
@@ -85,7 +88,7 @@ function dyingAt(inner: BlobStorage, event: number, deathWhen: 'before' | 'after
 }
 
 type Tear = (old: Buffer | undefined, next: Buffer) => Buffer | undefined;
-/** What a put that was killed half way may leave in a store whose puts are not atomic. */
+/** The state that a killed put may leave in a store without atomic puts. */
 const TEARS: Record<string, Tear> = {
   'nothing, the old one was deleted first': () => undefined,
   'an empty blob': () => Buffer.alloc(0),

@@ -18,7 +18,7 @@ import {
   textOf,
 } from './password-runs.ts';
 
-/** One run of the command. What it asks of the storage waits until the simulation lets it go. */
+/** One run of the command. Its storage requests wait until the simulation releases them. */
 class Run {
   readonly command: Command;
   /** `ok`, `killed` or the code of the error. */
@@ -83,7 +83,7 @@ async function runAtOnce(
   for (const run of runs) void run.start();
   while (runs.some((run) => run.end === undefined)) {
     await new Promise((done) => setImmediate(done));
-    // Whoever is not dead ends in the time that others wait for.
+    // Live runs end within the time that other runs wait.
     if (runs.every((run) => run.end !== undefined || run.isSettling)) {
       for (const run of runs) run.settled();
     }
@@ -96,8 +96,8 @@ async function runAtOnce(
 }
 
 /**
- * Two or three passwords instead of `a`, at times the same twice, and at times instead of one that
- * comes meanwhile.
+ * Two or three new passwords replace `a`. Some runs set the same password twice, and some replace
+ * the new password of another run.
  */
 const TOGETHER: readonly (readonly Command[])[] = [
   [
@@ -159,7 +159,7 @@ describe.each(Object.entries(STORES))(
           const clock = new ManualClock(systemClock.nowNs());
           const storage = await create(options, clock);
           const random = new Random(seed);
-          // What a killed run left is there already at times.
+          // At times, a killed run has already left files.
           const first = commands.slice(0, random.below(2));
           const before = await runAtOnce(storage, first, { random, kills: 0.1 });
           const inForce = await opener(storage, placeOf(seed, before));
@@ -193,7 +193,7 @@ describe.each(Object.entries(STORES))(
 const placeOf = (seed: number, runs: readonly Run[]): string =>
   `seed ${seed}: ${runs.map(({ command, end }) => `${textOf(command)} ${end}`).join(', ')}`;
 
-/** The password in force is of whoever said ok, or of whoever was killed, or it stayed. */
+/** The password in force belongs to a successful run or a killed run, or did not change. */
 function expectWinner(
   runs: readonly Run[],
   password: Password,
@@ -204,7 +204,7 @@ function expectWinner(
     runs.filter((run) => run.end === end).map(({ command }) => command[1]);
   const [winners, killed] = [targets('ok'), targets('killed')];
   const isChain = runs.some(({ command: [, to] }) => runs.some((run) => run.command[0] === to));
-  // Of runs that do not follow one another, none takes away what another one was told is in force.
+  // Independent runs: no run replaces a password that another run reported as in force.
   if (winners.length > 0 && !isChain) {
     expect(new Set(winners), place).toEqual(new Set([password]));
   } else

@@ -82,7 +82,7 @@ export async function change(
   await changePassword(storage, format, passwords[1], { settle });
 }
 
-/** What each password says: its retention, or the code of the error. */
+/** Retention for each password, or the code of the error. */
 async function outcomes(storage: BlobStorage): Promise<Record<Password, string>> {
   const found: [Password, string][] = [];
   for (const password of PASSWORDS) {
@@ -110,7 +110,7 @@ export async function opener(storage: MemoryStorage, place: string): Promise<Pas
 }
 
 /**
- * The real Kopia takes no kopia.blobcfg of another password; a missing one is taken as "no object
+ * The real Kopia refuses a kopia.blobcfg of another password. A missing blob means "no object
  * lock".
  */
 export async function kopiaOpens(storage: MemoryStorage, password: Password): Promise<boolean> {
@@ -126,7 +126,7 @@ export async function kopiaOpens(storage: MemoryStorage, password: Password): Pr
 
 export class Killed extends Error {}
 
-/** What the loser of a race may say. */
+/** Errors that the loser of a race may return. */
 export const REFUSALS = ['PASSWORD_CHANGE_RACED', 'WRONG_PASSWORD'];
 
 export const textOf = ([from, to]: Command): string => `${from}>${to}`;

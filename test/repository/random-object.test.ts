@@ -10,7 +10,7 @@ it('an object whose list says that a content is longer than it is gives no fewer
   // As another place of a list has it, with its right length.
   await cache.get(id, () => Promise.resolve(Buffer.alloc(10)), undefined);
   const listed = { objectId: objectId(id), size: 100 };
-  // Nobody asks for contents: all are in the cache.
+  // No content is read, because all are in the cache.
   const contents = undefined as unknown as ContentManager;
   const object = await RandomObject.open(contents, listed, { cache });
   expect((await object.read(2, 8)).length).toBe(8);

@@ -38,8 +38,8 @@ const openOf = (storage: BlobStorage, indexMemoryBytes?: number): Promise<Reposi
   });
 
 /**
- * A storage that lets calls wait until they are released: those that `isHeld` names. `begun`
- * resolves when the first of them waits.
+ * A storage that holds the calls named by `isHeld` until they are released. `begun` resolves when
+ * the first call waits.
  */
 function holding(
   inner: BlobStorage,

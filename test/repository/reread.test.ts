@@ -19,7 +19,7 @@ beforeAll(async () => {
   await backUp(repository, at('tree'));
 });
 
-/** Flips a bit of what is read of packs and indexes: the first time it is read, or every time. */
+/** Flips a bit in the read data of packs and indexes: at the first read, or at every read. */
 class FlippingStorage extends ForwardingStorage {
   readonly #always: boolean;
   readonly #seen = new Set<string>();

@@ -43,7 +43,7 @@ it('maintenance whose index may not fit into the scratch directory does not begi
     await writer.flush();
   }
   const before = [...storage.blobs.keys()];
-  // Nothing of the index fits into memory.
+  // No memory for the index.
   const options = { storage, password, client: CLIENT, indexMemoryBytes: 0 };
   await using repository = await openRepository(options);
   const { scratchBytesBesideMarksMax: scratchBytes } = repository.contents;

@@ -35,7 +35,7 @@ const work = tempDirectory('scratch');
 const at = (name: string): string => join(work, name);
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
-/** Takes a part of what it is given, as a disk does that is getting full. */
+/** Writes only a part of the given bytes, like a disk that is almost full. */
 const short: WriteSome = (descriptor, bytes, offset, length, position) =>
   fs.writeSync(descriptor, bytes, offset, Math.min(length, 1000), position);
 const USER = new URL('scratch-user.ts', import.meta.url).pathname;
@@ -83,8 +83,8 @@ describe('writes to scratch files', () => {
     const source = file.toSource();
     expect(source.read(0, 4).toString()).toBe('rows');
     source.close();
-    // The descriptor is gone, as with a disk that fails: the system says EBADF, and not one code of
-    // ours.
+    // The descriptor is closed, as with a failing disk. The system reports EBADF, not one of our
+    // codes.
     expect(() => source.read(0, 4)).toThrow(
       expect.objectContaining({ code: 'SCRATCH_UNUSABLE' }) as Error,
     );

@@ -20,7 +20,7 @@ it('an index that is put while two epochs go by is taken back, the upload fails,
   makeTree(at('tree'), 'slow index');
   await createTest(at('repo'));
   const put: BlobId[] = [];
-  /** Another client advances the epoch twice while the first index blob is on its way. */
+  /** A second client advances the epoch twice during the upload of the first index blob. */
   const overtaken = (inner: BlobStorage): BlobStorage =>
     faulty(inner, async ({ operation, id, when }) => {
       if (operation !== 'put' || !id.startsWith('xn0_') || when !== 'after') return;
@@ -54,8 +54,8 @@ it('an index that is put stays when the storage does not answer afterwards: othe
   const failure = new CodedError('STORAGE_THROTTLED', 'no more listings');
   let isBusy = false;
   /**
-   * Another client stores the same as soon as the index can be seen, and the first one is told
-   * nothing any more.
+   * A second client stores the same contents as soon as the index is visible. The first client gets
+   * no answer any more.
    */
   const wrap = (inner: BlobStorage): BlobStorage =>
     faulty(inner, async ({ operation, id, when }) => {
@@ -83,7 +83,7 @@ async function addEntries({ contents }: Repository, from: number, to: number): P
   }
 }
 
-/** As many entries as may wait for an index while one is on its way (content-manager.ts). */
+/** Limit of entries that wait for an index while another index is written (content-manager.ts). */
 const ENTRIES_MAX = 1 << 18;
 
 it('while the storage takes packs and no index, entries do not pile up in memory without a bound', async () => {

@@ -23,8 +23,8 @@ import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 /**
- * Targets of links, directories that are equal: stored at the same time, nobody has seen the other
- * one yet.
+ * Contents that are stored twice at the same time: link targets and equal directories. The writers
+ * do not see each other.
  */
 const TARGET = Buffer.from('../target');
 const password = new Secret(PASSWORD);
@@ -37,8 +37,7 @@ async function openWithLanes(storage: MemoryStorage): Promise<Repository> {
     password,
     client: CLIENT,
     clock,
-    // Names of packs fall, so that the one that is filled last is the one that does not take
-    // precedence.
+    // Names of packs descend, so the pack that is filled last does not take precedence.
     random: (length) => Buffer.alloc(length, (--calls).toString(16).padStart(6, '0'), 'hex'),
     dataPath: {
       threads: 1,
@@ -55,7 +54,7 @@ interface TwiceStored {
   readonly others: readonly IndexEntry[];
 }
 
-/** As what is stored once more is appended, without a look at what others are about to append. */
+/** Appends a content again, without a look at the pending contents of others. */
 async function append({ contents, codec }: Repository, data: Uint8Array): Promise<ContentId> {
   const { hasher, encryptor } = codec;
   const contentId = contentIdOf('', hasher.hash([data]));
@@ -133,7 +132,7 @@ it('what many write at once fails for all of them', async () => {
   const outcomes = await Promise.allSettled([write(), write()]);
   expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
   seal.mockRestore();
-  // Nothing stays behind that says it is being written.
+  // No trace of a pending write is left.
   expect(await write()).toMatchObject({ isNew: true });
 });
 
@@ -199,8 +198,8 @@ describe('a content that was stored twice at once', () => {
 });
 
 /**
- * As early versions wrote it: Kopia takes the one that takes precedence, and deletes the other
- * pack.
+ * Early versions wrote such index bodies. Kopia uses the entry that takes precedence, and deletes
+ * the other pack.
  */
 describe('an index body that names a content several times', () => {
   const around = sortEntries(makeEntries(300));

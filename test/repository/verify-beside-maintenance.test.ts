@@ -106,7 +106,7 @@ describe('a verification of days beside full maintenance', () => {
     }
     const wrap = atFirstRead(async () => {
       for (let day = 0; day < 2; day++) await nextDay(repo, clock);
-      // Something else was missed, and the index read anew.
+      // The reader missed something else, and loaded the index again.
       await reader.contents.refresh();
       fs.writeFileSync(join(tree, 'c'), noise('c', 300_000));
       await using other = await openTest(repo, { clock, wrap: atClock(repo, clock) });
@@ -160,7 +160,7 @@ describe('a verification of days beside full maintenance', () => {
           if (operation === 'metadata' && id === pack?.id) questions++;
           if (!isOpen || operation !== 'list' || id !== 'x') return;
           looks++;
-          // Others write all the time, and it takes minutes to read what is there.
+          // Other clients write all the time, and it takes minutes to read the existing contents.
           await write(`meanwhile-${looks}`);
           await writer.flush();
           clock.offsetNs += 2n * MINUTE_NS;

@@ -27,7 +27,7 @@ type Row = readonly [
   warning?: RegExp,
 ];
 
-/** What is done with a volume of reclaim policy Delete, and with one of Retain. */
+/** Decisions for a volume with reclaim policy Delete, and for a volume with Retain. */
 const ROWS: readonly Row[] = [
   [
     'a native snapshot',

@@ -57,7 +57,7 @@ class World {
   readonly facts: VolumeFact[] = [];
   readonly lines: string[] = [];
   failure: string | undefined;
-  /** By the plugin. */
+  /** The volume's new name from the plugin. */
   newName: string | undefined;
   polls = 0;
   onPoll: (() => void) | undefined;

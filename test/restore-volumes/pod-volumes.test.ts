@@ -335,7 +335,7 @@ describe('PodVolumeRestores', () => {
         action: 'longshore.io/pod-volume-restore',
         item: { group: '', resource: 'pods', namespace: 'copy', name: 'p' },
         operationId: each?.metadata.name,
-        // The other one is none of a claim.
+        // The other volume does not belong to a claim.
         ...(each === data && { claim: 'claim' }),
       })),
     );
@@ -448,7 +448,7 @@ describe('files of a claim of several pods', () => {
     const third = { ...other, metadata: { ...other.metadata, name: 'third' } };
     expect(await namesOf(files, third)).toEqual([]);
     expect(facts).toEqual([{ kind: 'files', claim: 'app/claim', pod: 'app/other' }]);
-    // It comes all the same, as where another item wants it.
+    // The pod has its files restored all the same, as when another item needs the pod.
     expect(await namesOf(files, podOf())).toEqual([]);
     const next = new FileBackups({ ...options, isMade: () => Promise.resolve(true) });
     next.resume(facts);

@@ -144,7 +144,7 @@ describe.each(CASES.map((each, i) => ({ each, answer: ANSWERS[i] as Answer })))(
           ),
         );
         expect(errors).not.toEqual(theirs);
-        // No reason of Velero's is lost, whatever the words.
+        // Each reason of Velero's has a reason here, in other words.
         const isKept = (theirs.length === 0) === (answer.phase === 'InProgress');
         expect(isKept && errors.length >= theirs.length).toBe(true);
       } else expect(errors).toEqual(theirs);

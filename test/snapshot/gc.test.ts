@@ -68,12 +68,12 @@ const STATS = {
 
 async function openNew(storage: MemoryStorage, clock?: Clock): Promise<Repository> {
   const password = new Secret(PASSWORD);
-  // Nobody else creates it, so there is nothing to wait for.
+  // No other client creates the repository, so there is no wait.
   await createFormat(storage, password, DEFAULT_FORMAT, sameSalt(), () => Promise.resolve());
   return openOther(storage, clock);
 }
 
-/** A client of its own, with the index as it is now. */
+/** A separate client with the current index. */
 const openOther = (storage: MemoryStorage, clock: Clock = systemClock): Promise<Repository> =>
   openRepository({ storage, password: new Secret(PASSWORD), client: CLIENT, clock });
 
@@ -156,7 +156,7 @@ async function reached(repository: Repository): Promise<Set<ContentId>> {
   return used;
 }
 
-/** What is left is what can be reached: nothing else is kept, and nothing of it is collected. */
+/** Expects that the reachable contents, and only these, are left. */
 async function expectCollected(repository: Repository): Promise<void> {
   const used = await reached(repository);
   for (const { contentId, deleted } of repository.contents.entries()) {
@@ -191,7 +191,7 @@ it(
   'keeps what snapshots reach and nothing else, as a walk of each path says',
   { timeout: 120_000 },
   async () => {
-    // One for all runs, whose snapshots stay: opening it derives a key each time.
+    // A single repository for all runs, with their snapshots. Opening it derives a key each time.
     await using repository = await openNew(new MemoryStorage());
     let runs = 0;
     await fc.assert(
@@ -224,7 +224,7 @@ it(
         await collect(repository);
         await repository.contents.refresh();
         await expectCollected(repository);
-        // Nothing is left to do.
+        // A second collection finds no work.
         expect(await collect(repository)).toMatchObject({
           deletedContentCount: 0,
           recoveredContentCount: 0,
@@ -362,7 +362,7 @@ it.each(['after the walk', 'between two batches'] as const)(
     const files = needed.map((id, i) => file(`f${i}`, id));
     save(repository, await putDirectory(repository, '', files));
     await repository.flush();
-    // A second pack: a short one that is alone is not rewritten.
+    // A second pack, because a single short pack is not rewritten.
     await put(repository, 'another pack');
     await repository.flush();
     const ids = needed.map((id) => id as string as ContentId);

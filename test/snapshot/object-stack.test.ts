@@ -3,8 +3,8 @@ import type { ContentManager, IndexEntry, ObjectId } from '../../src/repository/
 import { ObjectStack } from '../../src/snapshot/object-stack.ts';
 
 /**
- * A tree whose objects name their path in hexadecimal digits, each of which has its place in one of
- * a few packs.
+ * A tree whose objects name their path in hexadecimal digits. Each object has a place in one of a
+ * few packs.
  */
 const idOf = (path: number[]): ObjectId =>
   `k${path

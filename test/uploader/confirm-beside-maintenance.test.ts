@@ -64,7 +64,7 @@ it('what maintenance has moved while the machine slept is not marked deleted at 
   expect(asleep).toBeDefined();
   expect(lost.count).toBe(0);
   await checker.contents.flush();
-  // A collection brings back what is marked deleted, where the mark says that it lies.
+  // A collection restores contents with a deletion mark, at the place that the mark names.
   await nextDay();
   await using reader = await openTest(at('repo'), { clock });
   const roots = (await listSnapshots(reader)).flatMap((snapshot) => snapshot.rootEntry ?? []);

@@ -32,13 +32,12 @@ function makeSource(kind: string): string {
   return tree;
 }
 
-/**
- * Directories that are looked at, and calls for cuts, before all wait for the first put that fails.
- */
+/** Directory reads and cut calls before all tasks wait for the first put that fails. */
 const FREE_CALLS = { directory: 20, cut: 4 };
 
 /**
- * Which part of the volume is looked at after the first put that failed; the storage takes no pack.
+ * Measures the directories and bytes that are read after the first failed put. The storage takes no
+ * pack.
  */
 async function readAfterFailure(
   repo: string,
@@ -82,7 +81,7 @@ it('a backup that can store nothing any more does not look at the rest of its di
   const repo = at('repo-directories');
   await createTest(repo);
   const { directories } = await readAfterFailure(repo, makeSource('directories'));
-  // Those that were looked at ahead of their turn.
+  // Directories that were read ahead.
   expect(directories).toBeLessThan(DIRECTORIES / 4);
 });
 

@@ -43,7 +43,7 @@ function tree(name: string): string {
     fs.writeFileSync(join(path, file), file);
     setTime(join(path, file), parseGoTime(time));
   }
-  // Of several contents: written in parts.
+  // Several contents, which are written in parts.
   fs.writeFileSync(join(path, 'large'), Buffer.alloc(20 << 20, 'x'));
   setTime(join(path, 'large'), parseGoTime(TIMES.year2300));
   setTime(join(path, 'directory'), parseGoTime(TIMES.year1600));

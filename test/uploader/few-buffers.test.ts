@@ -140,7 +140,7 @@ it('a slab goes back only when no thread reads it any more, also where a store f
   });
   const first = writer.store([chunk('first')]);
   first.catch(() => undefined);
-  // It waits for its own append, and for the first one's content.
+  // The second call waits for its own append, and for the content of the first call.
   let settled = false;
   const second = writer.store([chunk('second'), chunk('first')]).finally(() => (settled = true));
   second.catch(() => undefined);

@@ -93,8 +93,8 @@ describe('an ignore file in the volume', () => {
     }
     await using repository = await newRepository('nested-repo');
     const { counters, rootEntry } = await backUp(repository, tree);
-    // 10,000 rules are 33 files of 30, since each of these counts as ten; the next one is refused,
-    // and with it what lies below.
+    // The limit of 10,000 rules allows 33 files of 30 rules, because each of these rules counts as
+    // ten. The next file is refused, and all entries below it are left out.
     expect(counters.errors).toBe(1);
     expect(rootEntry.summary?.errors?.[0]?.path).toBe(Array(33).fill('d').join('/'));
     expect(rootEntry.summary?.files).toBe(33);

@@ -146,7 +146,7 @@ it('hosts that back up the same path leave the packs of each other alone', async
   };
   expect(await bytesOf(other)).toBeGreaterThanOrEqual(1_000_000);
   expect(scene.requests.filter((each) => /^list [pq]/.test(each))).toEqual([]);
-  // The other host has a complete backup since. It says nothing of the killed one.
+  // The other host has completed a backup since, which does not explain the killed session.
   await bytesOf(one);
   expect(scene.requests.filter((each) => /^list [pq]/.test(each))).not.toEqual([]);
 });

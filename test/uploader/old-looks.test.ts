@@ -12,7 +12,7 @@ const work = tempDirectory('old-looks');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 
-/** Of two directories the second is looked at while the first has its turn, which takes so long. */
+/** Backs up two directories. The second is read ahead while the first takes this long. */
 async function backUpSlowly(
   name: string,
   seconds: bigint,

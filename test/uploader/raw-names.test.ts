@@ -167,7 +167,8 @@ it('finds files unchanged by their bytes and not by the name that is shown', asy
   await backUp(repository, path);
   const again = await backUp(repository, path);
   expect(again.counters.bytesRead).toBeLessThanOrEqual('real character'.length);
-  // Of two files with the same size and time one goes, and the other one gets its shown name.
+  // Two files have the same size and time. The first is deleted, and the second gets its shown
+  // name.
   for (const gone of ['f\xfe', 'd\xfe']) fs.rmSync(raw(path, gone), { recursive: true });
   const { rootEntry, counters } = await backUp(repository, path);
   expect(counters.bytesRead).toBeLessThanOrEqual('real character'.length);
@@ -233,7 +234,7 @@ describe('a name of which the bytes are hostile', () => {
         '/target': 'd',
         ...Object.fromEntries(Object.entries(wanted).map(([key, v]) => [`/target${key}`, v])),
       });
-      // In place nothing is removed for such a snapshot, not even what it lacks.
+      // In place, no file is removed for such a snapshot, not even an extra file.
       write(join(target, 'extra'), 'extra');
       for (const removeFirst of [false, true]) {
         await expect(inPlace(repository, root, target, { removeFirst })).rejects.toThrow();

@@ -11,7 +11,7 @@ afterAll(() => {
   fs.rmSync(work, { recursive: true });
 });
 
-/** What the listing of any directory tells. */
+/** The names in the listing of any directory. */
 let told: readonly Buffer[] = [];
 vi.mock(import('node:fs/promises'), async (importOriginal) => ({
   ...(await importOriginal()),

@@ -93,7 +93,7 @@ describe('packs that maintenance has rewritten and deleted since the index was r
     const { reader, snapshot, tree } = world;
     await restore(reader, snapshot.rootEntry, at('restored'));
     assertSameTree(tree, at('restored'));
-    // One look serves all of them.
+    // A single check covers all of them.
     expect(world.looks()).toBeLessThanOrEqual(2);
   });
 

@@ -93,7 +93,7 @@ it('gives files and directories their extended attributes, lists and capabilitie
   expect(own('b/alone', 'user.name')).toBe(hex('value'));
   expect(own('large', 'user.large')).toBe(hex('large'));
   expect(own('a', 'system.posix_acl_default')).toBe(DEFAULT_ACL.toString('hex'));
-  // What is in it was made before.
+  // The entries in the directory were created before the default ACL.
   expect(own('a/first', 'system.posix_acl_access')).toBeUndefined();
   expect(own('', 'trusted.root')).toBe(hex('root'));
   // A second run finds all as it is.

@@ -28,15 +28,15 @@ import {
 import { backUp, CLIENT, createTest, openTest, restore } from '../support/repositories.ts';
 
 /**
- * A random target, a random snapshot, and a fault or a kill at a random system call of the restore:
- * every file is the old one or the new one, whole. The calls are changed before anything imports
- * them.
+ * A random target, a random snapshot, and a fault or a kill at a random system call of the restore.
+ * Every file must be the whole old file or the whole new file. The calls are replaced before any
+ * import of them.
  */
 const seam = await vi.hoisted(async () => {
   type Call = (...given: unknown[]) => unknown;
   const { default: functions } = await import('node:fs');
   const { syncBuiltinESMExports } = await import('node:module');
-  /** Called before each system call that is not about the repository. It may throw. */
+  /** Called before each system call outside the repository. The function may throw. */
   const state: { before: ((name: string) => void) | undefined; isLast: boolean; repo: string } = {
     before: undefined,
     isLast: false,
@@ -87,7 +87,7 @@ type Mode = (typeof MODES)[number];
 
 let repository: Repository;
 const snapshots: { root: DirectoryEntry; tree: OddTree }[] = [];
-/** Called before a pack is read. It may throw. */
+/** Called before a pack is read. The function may throw. */
 let beforePack: ((id: string) => void) | undefined;
 
 class Packs extends ForwardingStorage {

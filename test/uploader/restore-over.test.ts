@@ -66,7 +66,7 @@ describe('what is in the target stays until its replacement is whole', () => {
         for (const pack of packs) fs.rmSync(at(`lossy-${overwrite}`, pack));
         const target = oldTree(`lossy-out-${overwrite}`);
         const run = restore(lossy, rootEntry, target, { overwrite });
-        // The target of the link is read before the link is looked at.
+        // The target of the link is read before the existing link is checked.
         if (overwrite === 'never') await run.catch(() => undefined);
         else await expect(run).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
         expectOld(target);
@@ -163,7 +163,7 @@ describe('attributes that the system refuses', () => {
         restore(repository, root, at(`refused-${code}`), { counters, logger, owner }),
       );
       const { attributesNotSet: noted } = counters;
-      // Four small files, a large one, a link, and two directories; the small ones have their
+      // Four small files, a large one, a link, and two directories. The small files have their
       // modes.
       expect(noted).toMatchObject({ entries: 8, owner: 8, mode: 3, time: 0 });
       expect(noted.first.map(({ path }) => path)).toContain(at(`refused-${code}`, 'small'));

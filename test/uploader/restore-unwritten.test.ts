@@ -11,8 +11,8 @@ import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 /**
- * What has the right size and time is left alone by the next restore: so nothing may have them
- * whose bytes are not there.
+ * The next restore skips a file with the right size and time. No file may have both before its
+ * bytes are written.
  */
 const work = tempDirectory('unwritten');
 const at = (name: string): string => join(work, name);
@@ -33,10 +33,7 @@ afterAll(async () => {
   fs.rmSync(work, { recursive: true, force: true });
 });
 
-/**
- * What is done at each flush of the bytes of an open file while the task runs; it is given the
- * file's path.
- */
+/** Calls `look` with the file's path at each flush of an open file's bytes while the task runs. */
 async function onDatasync(
   look: (path: string) => void,
   task: () => Promise<unknown>,
@@ -124,7 +121,7 @@ it('a small file whose close fails is taken away', async () => {
   fs.closeSync = (descriptor) => {
     const path = fs.readlinkSync(`/proc/self/fd/${descriptor}`);
     closeSync(descriptor);
-    // Files are made under names of their own, and only small ones are closed by this function.
+    // Only small files are closed by this function, and files are created under temporary names.
     if (path.includes('/.longshore-restore-')) throw noRoom();
   };
   syncBuiltinESMExports();

@@ -198,7 +198,7 @@ describe('a raw volume', () => {
     const before = await listSnapshots(repository);
     const counters = new Proxy(newUploadCounters(), {
       set: (target, key, value: number) => {
-        // A loop device of which the file is cut gives errors, not an end.
+        // A loop device with a truncated file gives errors, not an end.
         if (key === 'bytesRead') fs.truncateSync(image, 4 << 20);
         return Reflect.set(target, key, value);
       },
@@ -234,7 +234,7 @@ describe('a raw volume', () => {
 
   it('that grew meanwhile has the size that was read', async () => {
     const image = at('grown.img');
-    // Longer than what is read ahead, so that the end is not seen before it moves.
+    // Longer than the read-ahead, so the upload sees the end only after it has moved.
     fs.writeFileSync(image, Buffer.alloc(60_000_000, 'grown'));
     await using repository = await openTest(repo);
     const counters = new Proxy(newUploadCounters(), {
@@ -251,7 +251,7 @@ describe('a raw volume', () => {
   });
 
   it.skipIf(!hasLoopDevices)('is refused where nothing is behind the device', async () => {
-    // A device of our own: one that is free may become that of somebody else at any moment.
+    // Use our own device: another process may take a free device at any moment.
     fs.writeFileSync(at('nothing'), '');
     await using device = loopDevice(at('nothing'));
     const { path } = device;

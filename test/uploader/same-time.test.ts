@@ -100,7 +100,7 @@ describe.each([
     fs.writeFileSync(file, 'AAAA');
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
-    // As the backup begins: whatever is written then may have the same time.
+    // The start of the backup: a later write may get the same time.
     const soon = new Date();
     fs.utimesSync(file, soon, soon);
     const link = join(tree, 'below/deep/link');
@@ -116,7 +116,7 @@ describe.each([
     expect(second.counters).toMatchObject({ files: 1, cachedFiles: 18 });
     await restore(repository, second.rootEntry, at(`out ${how}`));
     assertSameTree(tree, at(`out ${how}`));
-    // As long as it is so new.
+    // A file that is still so new is read again.
     const third = await backUp(repository, tree, options);
     expect(third.counters).toMatchObject({ files: 1, cachedFiles: 18, contentsNew: 0 });
     expect(third.rootEntry.objectId).toBe(second.rootEntry.objectId);
@@ -147,7 +147,7 @@ describe('files that a snapshot of the storage holds as they were', () => {
     changeUnseen(join(tree, 'file'));
     const second = await backUp(repository, tree, source(takenMs + 60_000, 'b'));
     expect(second.counters).toMatchObject({ files: 1, cachedFiles: 1 });
-    // Whoever goes on with the same one reads nothing twice.
+    // A backup that continues from the same snapshot reads no file again.
     const again = await backUp(repository, tree, source(takenMs + 60_000, 'b'));
     expect(again.counters).toMatchObject({ files: 0, cachedFiles: 2 });
     const third = await backUp(repository, tree, source(takenMs + 120_000, 'c'));

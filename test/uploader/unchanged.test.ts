@@ -23,7 +23,7 @@ async function prepared(name: string): Promise<{ repository: Repository; tree: s
   return { repository, tree };
 }
 
-/** What a backup that knows nothing of an earlier one makes of the same tree. */
+/** Backs up the same tree without an earlier backup. */
 async function fresh(name: string, tree: string): Promise<UploadResult> {
   const path = at(`${name}-fresh-${Math.random()}`);
   await createTest(path);

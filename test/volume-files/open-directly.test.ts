@@ -15,7 +15,7 @@ import {
 
 const { O_RDONLY, O_DIRECTORY } = fs.constants;
 
-/** A directory that a link stands for, as one that is swapped after its parent was listed. */
+/** A link replaces a directory after its parent was listed. */
 const work = fs.realpathSync(fs.mkdtempSync(join(tmpdir(), 'longshore-links-')));
 const outside = join(work, 'outside');
 const volume = join(work, 'volume');
@@ -85,7 +85,7 @@ describe('no link leads out of a volume, where the main thread reads', () => {
 
   it('long directories are not listed', async () => {
     await expect(hasMoreNames(swapped, 0)).rejects.toThrow(/ENOTDIR|ELOOP/);
-    // Only a part before the last one is a link.
+    // Only the last part of this path is a real directory; a part before it is a link.
     await expect(hasMoreNames(below, 0)).rejects.toMatchObject({ code: 'ELOOP' });
     expect(await hasMoreNames(join(volume, 'real'), 0)).toBe(true);
   });

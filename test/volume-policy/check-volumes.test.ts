@@ -187,9 +187,9 @@ it('tells where Velero decides otherwise', async () => {
   const both = checked.map(({ pvc, outcome, velero }) => [pvc, outcome, velero?.outcome]);
   expect(both).toEqual([
     ['disk', 'custom', undefined],
-    // At a volume that is of no CSI driver, Velero asks about the PV, of which it knows no labels.
+    // For a volume without a CSI driver, Velero asks about the PV, and knows no labels then.
     ['share', 'custom', 'snapshot'],
-    // It knows neither class nor size of a PVC without a volume.
+    // Velero knows neither class nor size of a PVC without a volume.
     ['wait', 'skip', 'error'],
   ]);
   const own = await world.check('[{action: {type: snapshot-datamover}}]');

@@ -199,7 +199,7 @@ it('refuses wrong types wherever something is expected', () => {
     fc.property(document, (each) => {
       const text = JSON.stringify(each);
       const refusal = refused(text);
-      // Whatever is taken has only rules that are whole.
+      // An accepted document has only complete rules.
       if (refusal !== '') return;
       for (const { action } of parseVolumePolicies(text).rules)
         expect(action.type).toMatch(/^[a-z-]+$/);

@@ -260,7 +260,7 @@ volumePolicies:
   expect(await helper.actionParameters({ pvc })).toMatchObject({ type: 'custom' });
   expect(await helper.snapshotClass({ pvc: other })).toBe('fast');
   expect(await helper.dataMover({ pvc: other })).toBe('acme');
-  // Of a custom action they are somebody else's.
+  // The parameters of a custom action belong to another program.
   expect(await helper.dataMover({ pvc })).toBeUndefined();
   const pending = pvcOf('p', {}, 'Pending');
   expect(await helper.actionParameters({ pvc: pending })).toBeUndefined();
@@ -315,7 +315,7 @@ it('lists each resource once for 10,000 pods, and keeps little of them', async (
     expect((await helper.volumesForFsBackup(pod)).included).toEqual([]);
   }
   expect(requests.sort()).toEqual(['pods', 'pvcs', 'pvs']);
-  // What is kept holds nothing of the 200 MB that the pods were.
+  // The kept data has no part of the 200 MB of pods.
   const kept = JSON.stringify(await volumes.pods());
   expect(kept.length).toBeLessThan(4 << 20);
   expect(kept).not.toContain('xxx');

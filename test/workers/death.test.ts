@@ -66,7 +66,7 @@ describe('a thread that dies in the middle of a task', () => {
       listing(pool),
     ]);
     expect(hash).toMatchObject({ reason: { code: 'THREAD_DIED', message } });
-    // It was at hand of the same thread.
+    // This task was already given to the dead thread.
     expect(waiting).toMatchObject({ reason: { code: 'THREAD_DIED', message } });
     expect(queued.status).toBe('fulfilled');
     await expect(pool.hash([[]])).resolves.toHaveLength(1);
@@ -103,7 +103,7 @@ describe('a thread for which there is no room', () => {
     const pool = createThreadPool(4)(KEYS, new Arena(1 << 20));
     const listed = await Promise.all(Array.from({ length: 20 }, () => listing(pool)));
     expect(listed).toHaveLength(20);
-    // It is asked for once, and not before every task.
+    // The pool requests memory for a thread once, not before every task.
     expect(room.threads).toBe(-1);
     await pool.close();
   });

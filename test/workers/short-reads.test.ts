@@ -9,8 +9,8 @@ import { noise } from '../support/noise.ts';
 const READ_BYTES_MAX = 1000;
 
 /**
- * Reads as file systems in user space may: less than was asked for, long before the end of the
- * file.
+ * Short reads, as of file systems in user space: fewer bytes than requested, long before the end of
+ * the file.
  */
 vi.mock('node:fs', async (original) => {
   const real = await original<typeof fs>();
@@ -43,7 +43,7 @@ it('a small file is read to its end, also where each read brings a part of it on
     fs.writeFileSync(path, noise(path, sizeBytes));
     return { path, sizeBytes };
   });
-  // One that became shorter since it was listed.
+  // A file that became shorter after it was listed.
   files.push({ path: join(work, '4'), sizeBytes: 20_000 });
   const reads = await pool.readFiles(files, slab);
   expect(reads.map(({ length, grew }) => [length, grew])).toEqual(

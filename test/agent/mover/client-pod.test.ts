@@ -29,13 +29,13 @@ const backupOf = (index: number, podName: string, podUid: string, labels = {}): 
   });
 
 /**
- * Namespaces with as many PodVolumeBackups as are wanted, which are made when their page is asked
- * for.
+ * Namespaces with the wanted number of PodVolumeBackups. They are created when a client requests
+ * their page.
  */
 class ManyBackups {
   readonly limits = new Set<number | undefined>();
   readonly pages: WeakRef<object>[] = [];
-  /** How many earlier pages were still held when another one was asked for. */
+  /** Number of earlier pages in memory when a client requested the next page. */
   heldMax = 0;
   warnings: string[] = [];
   readonly #count: number;
@@ -96,7 +96,7 @@ describe('parents among very many PodVolumeBackups', () => {
     const ids = ['snapshot-10', 'snapshot-29990', 'nobody names it'];
     expect(ids.map((id) => isParent?.({ id, uid: undefined }))).toEqual([true, false, false]);
     expect(isParent?.({ id: 'by its uid', uid: 'uid-10' })).toBe(true);
-    // The one of them that is of another volume is the one that counts.
+    // The UID counts: it names a PodVolumeBackup of another volume.
     expect(isParent?.({ id: 'snapshot-10', uid: 'uid-29990' })).toBe(false);
     expect(more).toEqual([]);
     expect([...many.limits]).toEqual([500]);

@@ -23,7 +23,7 @@ const location = {
 const secret = { data: { 'repository-password': Buffer.from('secret').toString('base64') } };
 const never = (): Promise<never> => new Promise(() => undefined);
 
-/** Of a mover with this client, in a directory of its own; no repository opens. */
+/** Options of a mover with this client, in its own directory. No repository opens. */
 const moverOptions = (client: object, directory: string): DataMoverOptions => ({
   kind: 'DataUpload',
   client: client as never,
@@ -118,7 +118,7 @@ it('tries again when a right to read its location or Secret is missing for a mom
 });
 
 describe('while it waits to be named', () => {
-  /** What was done, in order, by a mover that is `Prepared` at first. */
+  /** Steps of a mover that is `Prepared` at first, in their order. */
   async function run(
     get: (name: string) => Promise<object>,
     prepare: () => Promise<void> = () => Promise.resolve(),

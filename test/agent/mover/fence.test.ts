@@ -15,7 +15,7 @@ class OneObject {
   bookmarks = 0;
   /** Its watches go on, though it knows nothing new: it is cut off from the others. */
   isStale = false;
-  /** What its watches tell in place of what there is. */
+  /** An old version that watches return in place of the current object. */
   isBehind: DataDownload | undefined;
   /** As behind some proxies. */
   endsWatches = false;
@@ -56,7 +56,7 @@ class OneObject {
       }
       await Promise.race([this.#wake.promise, aborted]);
       signal.throwIfAborted();
-      // One that is away says nothing at all: connections stay open.
+      // An API server that is away sends no answer, and connections stay open.
       if (this.isAway) continue;
       const object = this.isBehind ?? this.#movement;
       if (object) yield { type: 'MODIFIED', object };
@@ -279,8 +279,7 @@ describe('a data mover follows its CR', () => {
     server.put(cr('InProgress', 'me'));
     follow({ nowMs: () => nowMs });
     await says('start');
-    // Six times a third of what it may be without an answer, each when it has been answered once
-    // more.
+    // Six steps of a third of the fence time, each after a new answer.
     for (let step = 1; step <= 6; step++) {
       const { lists } = server;
       nowMs = (step * FENCE_MS) / 3;

@@ -29,7 +29,7 @@ class World {
   opened = 0;
   closed = 0;
   addingMax = 0;
-  /** What the bucket does before it has stored a log. */
+  /** Runs in the bucket before it stores a log. */
   beforeAdd: (log: EndedMoverLog, signal: AbortSignal) => Promise<void> = () => Promise.resolve();
   open: MoverLogStore['open'] = () => {
     this.opened++;

@@ -133,7 +133,7 @@ describe('before the volume of a restore in place is given back, its data mover'
     const next = { ...options, client: without as never };
     await stopMover(download, next);
     expect(calls).toEqual(['stopped p-1']);
-    // What was noted of one pod says nothing of its successor.
+    // The note about a pod does not apply to its successor.
     const named = { generation: 4, node: 'n', namedAt: '2026-01-01T00:00:00Z', fenceMs: FENCE_MS };
     const mover = JSON.stringify({ ...named, pod: 'p-2', lastPod: 'p-2' });
     Object.assign(download.metadata.annotations ?? {}, { 'longshore.io/mover': mover });

@@ -179,7 +179,7 @@ describe('a CR that is canceled while it is first in line', () => {
       memory,
       node: 'me',
     } as never);
-    // It is called first, and is busy with its end.
+    // This movement is called first, and its end takes time.
     exposures.release('holder');
     const end = ending.end(down('canceled'), 'Canceled', {});
     await expect.poll(() => asked).toEqual(['velero/canceled', 'velero/next']);

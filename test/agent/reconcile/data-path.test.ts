@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it, vi } from 'vitest';
 import { DataPath } from '../../../src/agent/reconcile/data-path.ts';
 import type { Event, WatchEvent } from '../../../src/kube/index.ts';
 
-/** `version`: the mover writes it anew each time, also when it has nothing new to say. */
+/** `version`: the mover writes a new version each time, even without progress. */
 const told = (doneBytes: number, name = `e-${doneBytes}`, version = '1'): Event =>
   ({
     metadata: { name, resourceVersion: version },
@@ -102,11 +102,11 @@ describe('what a data mover tells', () => {
     server.isAway = true;
     const { lists } = server;
     clock.nowMs += AWHILE_MS;
-    // When it is asked for the second time the first has failed.
+    // The first list has failed when the second is requested.
     await expect.poll(() => server.lists, { timeout: 30_000 }).toBeGreaterThan(lists + 1);
     expect(path.stalledMs).toBe(0);
     server.isAway = false;
-    // Heard again, and it says nothing new: what was heard before counts on.
+    // The answer is back, without new progress: earlier progress still counts.
     await expect.poll(() => server.answers, { timeout: 30_000 }).toBe(2);
     await sleep(20);
     expect(path.stalledMs).toBe(0);

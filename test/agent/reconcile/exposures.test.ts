@@ -126,7 +126,7 @@ describe('pods that stand on this node for volumes of its pods', () => {
     const { exposures, hosted } = start();
     for (const uid of ['u-1', 'u-2', 'u-3']) exposures.host(fresh(uid));
     expect(hosted.used).toBe(3);
-    // What was claimed goes on.
+    // A claimed movement continues.
     expect(exposures.tryAcquire(up)).toBe(true);
   });
 

@@ -14,7 +14,7 @@ const pass = (ms: number): void => {
   vi.advanceTimersByTime(ms);
   ns += BigInt(ms) * 1_000_000n;
 };
-/** A clock of the API server, and an answer of one whose clock is wrong. */
+/** A clock of the API server, and a function for answers with a wrong time. */
 const start = (): { clock: ServerClock; answer: (wrongMs: number) => void } => {
   const clock = new ServerClock({ nowNs: () => ns });
   const answer = (wrongMs: number): void => {

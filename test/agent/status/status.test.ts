@@ -160,7 +160,7 @@ describe('what an operation waits for', () => {
     });
     const pods = [agent('longshore-node-agent', 'n-1')];
     expect(waits({ groups, movements, pods })).toEqual({ into: 'a node-agent to accept it' });
-    // It may be one of this program by another image.
+    // The agent may run this program from another image.
     expect(waits({ groups: groups.slice(0, 1), movements })).toEqual({
       into: 'a node-agent of Longshore to accept it',
     });
@@ -259,7 +259,7 @@ describe('what an operation waits for', () => {
       next: 'a place in line: n-1 already has enough volumes of its pods to move',
       other: `${other}, or for a place in line: nodes already have enough volumes of their pods to move`,
     });
-    // One that is over tells the node as well, and takes no place.
+    // An ended restore names its node too, and takes no slot.
     const done = restore('done', 'db', { phase: 'Completed', node: 'n-2' });
     expect(waits({ ...full, movements: [done, ...full.movements] }).other).toBe(
       'the node-agent of n-2 to accept it',

@@ -103,7 +103,7 @@ const noted = async (): Promise<Record<string, unknown>> => {
   const { metadata } = await cluster.client.get(BACKUP_REPOSITORIES, ref);
   return JSON.parse(metadata.annotations?.['longshore.io/verification'] ?? '{}') as never;
 };
-/** Of all packs that are in the bucket. */
+/** Size of all packs in the bucket. */
 async function packBytesOf(): Promise<number> {
   await using repository = await openTest(repo, { password });
   let bytes = 0;
@@ -119,7 +119,7 @@ const reasons = async (): Promise<(string | undefined)[]> =>
 
 describe('repository verify-all', () => {
   it('notes on each BackupRepository what it found, with an Event', async () => {
-    // Before: a verification writes down what it has found once it has measured.
+    // Measure before the verification, which stores its findings.
     const packBytes = await packBytesOf();
     const { code, out } = await run('repository', 'verify-all', '--share', '100%');
     expect(code).toBe(0);
@@ -171,7 +171,7 @@ describe('repository verify-all', () => {
     const results = await verifyBackupRepositories(options);
     expect(results).toEqual([{ name: NAME, error: 'away on purpose' }]);
     expect(await reasons()).toContain('RepositoryNotVerified');
-    // What an earlier run found stays.
+    // Findings of an earlier run stay.
     expect(await noted()).toMatchObject({ readShare: 1 });
     expect(await verifyBackupRepositories({ ...options, budgetNs: 0n })).toEqual([]);
     expect(verified).toHaveLength(1);
@@ -419,7 +419,7 @@ describe('repository snapshots', () => {
       ...['repository', 'snapshots', '--repo', repo, '--password-file', passwordFile],
       ...['--kubeconfig', missing],
     ]);
-    // What may go cannot be listed then.
+    // Without the cluster, unheld snapshots cannot be listed.
     const refused = await runCommandLine([
       ...['repository', 'snapshots', '--repo', repo, '--password-file', passwordFile],
       ...['--kubeconfig', missing, '--unheld'],

@@ -116,7 +116,7 @@ describe('the signature of a backup', () => {
   it('is missing where a server of an earlier version finished the backup', async () => {
     const bucket = await seenBy(new Map(), only('secret'));
     await new BackupArchive(bucket).put('b1', await newBackup('b1', 'Finalizing'));
-    // It keeps fields that it does not know.
+    // The archive keeps unknown fields.
     const sums = json(bucket, SUMS) as { states: string[]; files: Record<string, unknown> };
     const files = { ...sums.files, metadata: [] };
     putJson(bucket, SUMS, { ...sums, files, states: [...sums.states, 'uid-b1 Completed '] });

@@ -5,8 +5,8 @@ import type { Body, Bucket, ObjectPutOptions } from '../../../src/blob/index.ts'
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 
 /**
- * A backup that is deleted while its files are published, by two processes: whichever is at which
- * request, nothing of it stays.
+ * Two processes: a backup is deleted while its files are published. The files must be gone, at
+ * every interleaving of requests.
  */
 
 const METADATA = 'backups/b1/velero-backup.json';
@@ -89,7 +89,7 @@ async function ended(): Promise<MemoryBucket> {
 
 const publish = (bucket: Bucket): Promise<void> => archiveOf(bucket).sealEnded('b1', 'u1');
 
-/** As a controller tries again what may pass. */
+/** Retries like a controller. */
 async function remove(bucket: Bucket): Promise<void> {
   try {
     await archiveOf(bucket).deleteOf('b1', 'u1');
@@ -127,11 +127,10 @@ describe('the deletion of a backup whose files are being published', () => {
         }
         for (const [at, { steps }] of order.entries()) {
           steps.goOn();
-          // What it meets is the other's doing, and is tried again below.
+          // Conflicts with the other process are expected, and retried below.
           await running[at]?.catch(() => undefined);
         }
-        // Whoever publishes and was refused tries again, and whoever deletes, too, where it says
-        // that it failed.
+        // A refused publisher retries. A deleter retries if it reported a failure.
         await publish(inner);
         const failed = await Promise.allSettled(running);
         if (failed[order.indexOf(b)]?.status === 'rejected') await remove(inner);

@@ -77,7 +77,7 @@ describe('claims', () => {
     expect(additionalItems).toEqual([
       { group: '', resource: 'persistentvolumes', namespace: '', name: 'pv' },
     ]);
-    // What was read stays as it was.
+    // The input object is unchanged.
     expect(given.spec).toHaveProperty('dataSource');
   });
   it('of static volumes keep their selector, without what restores have put there', async () => {

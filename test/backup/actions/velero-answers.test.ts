@@ -60,8 +60,8 @@ const sorted = <T extends { group: string; resource: string; name: string }>(
   );
 
 /**
- * No API server has such objects. What is not looked at is kept as it is: an object is in the
- * backup rather than not.
+ * No API server has such objects. The action keeps an unknown field as it is, and rather includes
+ * an object than excludes it.
  */
 const NOT_LOOKED_AT = 'a field that the action has no use for';
 const KEPT_AS_STORED = "Velero's types lose what they do not know, and write sizes their own way";
@@ -77,8 +77,8 @@ const BINDING = [
   },
 ];
 /**
- * Where ours is meant to be another one: what is named with the item, which stays as it is, and
- * why.
+ * Answers that differ on purpose: the additional items of our action, which leaves the item
+ * unchanged, and the reason.
  */
 const OTHERWISE: Readonly<Record<string, readonly [why: string, named: readonly object[]]>> = {
   'a pod with labels that are a text': [NOT_LOOKED_AT, DATA],

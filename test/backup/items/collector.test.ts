@@ -99,7 +99,7 @@ describe('the items of a backup', () => {
       'events a/ev',
       'things.stable.example.com a/thing',
     ]);
-    // One list for each namespace, and none of all.
+    // A list for each namespace, and no list of all namespaces.
     expect(cluster.asked).toContain('list configmaps a');
     expect(cluster.asked).not.toContain('list configmaps *');
   });

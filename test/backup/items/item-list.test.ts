@@ -139,7 +139,7 @@ describe('the list of items', () => {
     for (const number of list.nameNumbers()) backedUp.expect(number);
     for (const { kind, namespace, name } of list) backedUp.add(kind, { namespace, name });
     expect(backedUp.itemsBackedUp).toBe(count);
-    // What is in the backup, and is counted nowhere else.
+    // Bytes for items in the backup that no other part counts.
     expect(backedUp.bytes).toBeLessThan(2 * count);
     expect((list.bytes + backedUp.bytes - letters) / count).toBeLessThan(64);
     const [lists] = [...backedUp.resourceList].map(([kind, names]) => [kind, [...names].length]);

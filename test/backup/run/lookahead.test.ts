@@ -27,7 +27,7 @@ const COUNT = 100;
 const name = (i: number): string => String(i).padStart(3, '0');
 
 /**
- * PVCs with their volumes, which are asked for by name, as long as no block action takes them from
+ * PVCs with their volumes. The volumes are fetched by name, unless a block action takes them from
  * the lists.
  */
 function claims(): FakeCluster {
@@ -57,7 +57,7 @@ const withVolume: BackupAction = {
 interface Made {
   readonly files: Record<string, string>;
   readonly errors: number;
-  /** How many volumes were asked for when each item was stored. */
+  /** Number of volumes that were fetched when each item was stored. */
   readonly askedAt: number[];
 }
 
@@ -134,12 +134,11 @@ describe('items that are looked at before it is their turn', () => {
     cluster.onGet = (type, each) => {
       if (type !== 'persistentvolumes' || seen.has(each)) return;
       seen.add(each);
-      // What nobody has looked at ahead fails for real.
+      // The first volume is not prefetched, so its failure would be real.
       if (each !== 'v000') throw refusal('KUBE_UNAVAILABLE');
     };
     const made = await backUp(cluster);
-    // Of PVCs that are not bound nothing is looked at ahead: their first question is their own, and
-    // fails them.
+    // Unbound PVCs are not prefetched. Their first request is their own, and fails them.
     expect(made.errors).toBe(COUNT / 10);
     const path = (claim: string): string =>
       `resources/persistentvolumeclaims/namespaces/a/${claim}.json`;

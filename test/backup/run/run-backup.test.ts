@@ -405,8 +405,8 @@ describe('actions', () => {
       'failed v1/PersistentVolumeClaim a/data',
       'put v1/Namespace a',
     ]);
-    // Velero tells the second one only; the first one is told with its own name, before anybody
-    // else can go on from there.
+    // Velero reports only the second error. The first is reported with its own name, before another
+    // worker continues.
     expect(both.log.errorCount).toBe(2);
   });
 
@@ -1077,7 +1077,8 @@ describe('a run', () => {
     }
   });
 
-  // Of the first only what is written last is too deep for a stack; of the second all is.
+  // With the shorter list, only the last written value is too deep for a stack. With the longer
+  // list, all values are.
   it.each([3_000, 9_900])('goes on with an object that is nested %i deep', async (depth) => {
     const lists = JSON.parse('['.repeat(depth) + ']'.repeat(depth)) as object;
     const maps = JSON.parse('{"a":'.repeat(depth) + '1' + '}'.repeat(depth)) as object;
@@ -1145,7 +1146,7 @@ describe('a run', () => {
     },
   );
 
-  // One stop after each call to the sink; with one worker and with several.
+  // Stops after each call to the sink, with one worker and with several.
   it.each([1, 4])(
     'that is stopped anywhere goes on there: no item twice, none missing, nothing frozen (%i workers)',
     async (workers) => {

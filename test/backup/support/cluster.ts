@@ -27,18 +27,16 @@ const GROUPS: Record<string, readonly Kind[]> = {
   'stable.example.com': [{ plural: 'things', kind: 'Thing' }],
 };
 
-/**
- * Objects by type, and an API that lists them in pages; what it should do wrong is set by tests.
- */
+/** Objects by type, and an API that lists them in pages. Tests set its faults. */
 export class FakeCluster {
   readonly objects = new Map<string, KubeObject[]>();
   readonly asked: string[] = [];
-  /** Called before each page; throws what the server answers instead. */
+  /** Called before each page. An error that it throws is the server's answer. */
   onList: (type: string, options: { continue?: string | undefined; limit?: number }) => void = () =>
     undefined;
   onGet: (type: string, name: string) => void = () => undefined;
   groups: Record<string, readonly Kind[]> = GROUPS;
-  /** Of groups that do not have `v1`. */
+  /** The versions of groups without `v1`. */
   readonly versions: Record<string, string> = {};
   /** Groups whose own servers do not answer. */
   readonly stale = new Set<string>();

@@ -24,6 +24,6 @@ it.runIf(posix().native)('memory for data has huge pages, where the kernel has t
   const before = hugeBytes();
   posix().useHugePages(new Uint8Array(memory.buffer));
   expect(hugeBytes() - before).toBe(hasHugePages() ? bytes : 0);
-  // What does not begin at a page is left as it is.
+  // Memory that does not begin at a page is not changed.
   posix().useHugePages(new Uint8Array(memory.buffer, 1));
 });

@@ -116,7 +116,8 @@ describe('longshore restore cancel of a restore in place', () => {
     ]);
     const names = ['data-1', 'data-2', 'other', 'filled'];
     expect(await Promise.all(names.map(isCanceled))).toEqual([false, true, false, false]);
-    // By the name of its DataDownload, which another kind of restore is not canceled by.
+    // Cancels by the name of its DataDownload. Other kinds of restores cannot be canceled by this
+    // name.
     expect(await api.longshore('restore', 'cancel', 'other')).toMatchObject({ code: 0 });
     expect(await isCanceled('other')).toBe(true);
     const filled = await api.longshore('restore', 'cancel', 'filled');

@@ -90,7 +90,7 @@ describe('longshore backup delete', () => {
   it('with --wait prints what the server waits for, once', async () => {
     await api.add(BACKUPS, 'slow', {});
     const running = api.longshore('backup', 'delete', 'slow', '--confirm', '--wait');
-    // The one that catches what is printed.
+    // This spy catches the output.
     const printed = vi.spyOn(process.stderr, 'write');
     const { metadata } = await requestFor('slow');
     const errors = ['the backup is in phase Finalizing'];

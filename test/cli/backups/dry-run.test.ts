@@ -75,7 +75,7 @@ describe('longshore restore create --dry-run', () => {
   });
   afterAll(() => api[Symbol.asyncDispose]());
 
-  /** What a restore could change. */
+  /** All objects that a restore could change. */
   async function state(): Promise<unknown> {
     const kinds = [NAMESPACES, CONFIG_MAPS, PVS, PVCS, RESTORES];
     return Promise.all(kinds.map((kind) => api.client.list(kind)));

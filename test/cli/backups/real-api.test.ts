@@ -33,7 +33,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
       return (await run(peer('velero'), [...words, ...flags])).stdout;
     };
 
-    /** Creates it, and returns what was printed beforehand and what is there. */
+    /** Creates it, and returns the printed object and the stored object. */
     async function created(
       resource: Resource<KubeObject>,
       ...words: string[]

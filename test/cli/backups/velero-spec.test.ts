@@ -146,7 +146,7 @@ describe.skipIf(!hasPeers('velero'))("objects are those that Velero's command li
   }
   const printed = (text: string): Printed => {
     const { metadata, spec, ...rest } = told(parse(text)) as Printed & { status?: unknown };
-    // It has done nothing yet.
+    // The object has no work done yet.
     delete rest.status;
     return { ...rest, metadata, spec };
   };
@@ -158,7 +158,7 @@ describe.skipIf(!hasPeers('velero'))("objects are those that Velero's command li
     const { stdout } = await run(peer('velero'), [
       ...[...words, '-o', 'yaml', '--kubeconfig', kubeconfig, '--namespace', 'velero'],
     ]);
-    // It logs what it does about labels in between.
+    // Velero logs its work on labels in between.
     return [printed(out), printed(stdout.replaceAll(/^time=.*\n/gm, ''))];
   }
 

@@ -152,7 +152,7 @@ describe('waiting for an end', () => {
   });
   afterAll(() => api[Symbol.asyncDispose]());
 
-  /** What is shown. */
+  /** The shown views. */
   class Seen implements WaitScreen {
     last: WaitView | undefined;
     show(now: WaitView): Promise<void> {
@@ -242,7 +242,7 @@ describe('waiting for an end', () => {
 
   it.each([
     ['Failed', { failureReason: 'the bucket is full' }, /as Failed: the bucket is full \(.*logs/],
-    // It has no log that could say more.
+    // A backup that fails validation has no log.
     [
       'FailedValidation',
       { validationErrors: ['a', 'b'] },

@@ -1,6 +1,6 @@
 /**
- * `SCREENSHOTS=docs npx vitest run test/cli/browse/browser.test.ts` makes the pictures of the
- * documentation anew.
+ * `SCREENSHOTS=docs npx vitest run test/cli/browse/browser.test.ts` takes the screenshots of the
+ * documentation again.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';

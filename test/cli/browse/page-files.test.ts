@@ -69,7 +69,7 @@ describe('files of backups on the status page', () => {
       const metadata = { name, uid: `uid-${name}`, namespace: 'velero' };
       api.put(BACKUPS, { metadata, spec: { storageLocation: 'default' }, status });
       if (name === 'gone') continue;
-      // Another Backup has stored the files of this one's name.
+      // This name's files were stored by another Backup.
       const isTaken = name === 'taken';
       const stored = isTaken
         ? { metadata: { name }, status: { phase: 'Completed' } }
@@ -272,7 +272,7 @@ describe('files of backups on the status page', () => {
       const path = pathOf(verb, { volume: 'shop/data', path: '/etc/hosts' });
       const answer = await page.ask(path, { headers });
       expect(answer.status).toBe(status);
-      // The form has the address that was asked for, and nothing that the cluster knows.
+      // The form has the requested address, and no data of the cluster.
       const told = answer.body.replace(/name="next" value="[^"]*"/, '');
       expect(told).not.toMatch(/hosts|localhost|shop/);
     }

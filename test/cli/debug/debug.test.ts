@@ -91,7 +91,7 @@ describe('longshore debug', () => {
     expect(fs.existsSync(file)).toBe(false);
   });
 
-  /** What a bundle has, with a client that answers otherwise. */
+  /** The contents of a bundle, with a client that has other answers. */
   async function bundle(
     change: Partial<KubeClient>,
     limits: object = {},

@@ -104,7 +104,7 @@ describe('objects without secrets', () => {
             env: [
               { name: 'AWS_SECRET_ACCESS_KEY', value: HIDDEN },
               { name: 'MY_TOKEN', value: HIDDEN },
-              // Of the object store in Velero's own examples.
+              // The object store in Velero's own examples has this variable.
               { name: 'MINIO_SECRET_KEY', value: HIDDEN },
               { name: 'DB_PASS', value: HIDDEN },
               { name: 'NODE_NAME', value: 'n1' },

@@ -63,7 +63,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
     const { child, text } = start(directory);
     try {
       await expect.poll(text, { timeout: 60_000 }).toMatch(/Press Ctrl-C to stop/);
-      // Nothing of the log of what runs in it comes between them.
+      // The log of the processes does not appear between these lines.
       expect(text()).not.toContain('level=info');
       const commands = text()
         .split('\n')
@@ -71,7 +71,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
         .map((line) => line.trim());
       const [variable = ''] = commands.filter((line) => line.startsWith('export '));
       const environment = { HOME: work, PATH: `${dirname(KUBECTL)}:${process.env.PATH ?? ''}` };
-      // Beside this process, which reads what the cluster says.
+      // The shell is a separate process, so that this process can read the cluster.
       const run = (command: string): Promise<string> =>
         new Promise((resolve, reject) => {
           const script = `${variable}\n${command}`;

@@ -23,10 +23,7 @@ function start(directory: string) {
   return { child, ended, text: () => text };
 }
 
-/**
- * Pieces of shell of the guide, as they stand there, but for the directory. The first one starts
- * the cluster.
- */
+/** The shell snippets of the guide, with another directory. The first one starts the cluster. */
 const shellOf = (directory: string): string[] =>
   [...GUIDE.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, text = '']) =>
     text.replaceAll('/tmp/dev', directory),
@@ -35,8 +32,8 @@ const shellOf = (directory: string): string[] =>
 const commandsOf = (directory: string): string[] => shellOf(directory).slice(1);
 
 /**
- * In one shell, since later ones use what earlier ones have set. Beside this process, which reads
- * what the cluster says.
+ * Runs all commands in one shell, because later commands use variables of earlier commands. This
+ * process only reads the cluster.
  */
 function run(commands: readonly string[]): Promise<string> {
   const env = {
@@ -77,7 +74,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       expect(out).toMatch(/a mistake\none pear\n$/);
       before = await objects();
       expect(before).toMatch(/DataDownload\/shop-data \S+ Completed/);
-      // A second one on the same directory would undo what this one does.
+      // A second process on the same directory would undo the work of the first.
       const other = start(directory);
       expect(await other.ended).toBe(1);
       expect(other.text()).toMatch(/another dev up is using the directory/);

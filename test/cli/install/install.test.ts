@@ -69,7 +69,7 @@ describe('what would be installed', () => {
     const subjects = all.flatMap((each) => (each.subjects ?? []) as { namespace?: string }[]);
     expect(subjects.length).toBeGreaterThan(5);
     expect(subjects.every(({ namespace }) => namespace === 'backup')).toBe(true);
-    // What is looked at comes after what it needs.
+    // The command watches an object after the objects that it needs.
     const kinds = all.map(({ kind }) => kind);
     expect(kinds.lastIndexOf('CustomResourceDefinition')).toBeLessThan(kinds.indexOf('Namespace'));
     expect(kinds.indexOf('Deployment')).toBeGreaterThan(kinds.indexOf('BackupStorageLocation'));
@@ -185,7 +185,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
       // kubectl gives policies a namespace, which the API server drops.
       if (isOfCluster(each)) delete each.metadata.namespace;
       const own = ours.find((one) => keyOf(one) === keyOf(each));
-      // The same text, whatever the order of its fields.
+      // The same text, in any order of its fields.
       expect(isDeepStrictEqual(own, parse(stringify(each))), keyOf(each)).toBe(true);
     }
   });
@@ -211,7 +211,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
       data: { 'repository-password': Buffer.from('random').toString('base64') },
     });
     const ready = { replicas: 2, readyReplicas: 2, availableReplicas: 2 };
-    // The controller of Deployments counts pods, of which there are none, and says otherwise.
+    // The Deployment controller counts pods, and there are none: patch the status again and again.
     while (!isOver) {
       await api.kubectl(
         ...['patch', 'deployment', 'longshore-server', '-n', 'waits', '--subresource=status'],

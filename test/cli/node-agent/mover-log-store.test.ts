@@ -20,10 +20,10 @@ const LOG: EndedMoverLog = {
 };
 
 const told: unknown[] = [];
-/** What was asked of the API server beside the location. */
+/** Requests to the API server, except for the location. */
 const asked: string[] = [];
 
-/** Of a cluster with this one location. */
+/** A store for a cluster with only this location. */
 const storeOf = (
   spec: object | undefined,
   { allowed = true } = {},

@@ -5,7 +5,7 @@ const BIN = new URL('../../../bin/longshore', import.meta.url).pathname;
 
 function run(...parameters: string[]): { code: number | null; err: string; out: string } {
   const { status, stderr, stdout } = spawnSync(BIN, parameters, {
-    // No cluster: what is wrong is told before one is looked for.
+    // No cluster: the command reports bad parameters before it looks for a cluster.
     env: { ...process.env, NO_COLOR: '1', KUBECONFIG: '/nowhere' },
     encoding: 'utf8',
   });

@@ -18,7 +18,7 @@ it('waits for the mark of this restore in each volume, and removes the marks', a
   const lines: string[] = [];
   const { signal } = new AbortController();
   mark('one', 'uid');
-  // Of an earlier restore.
+  // A mark of an earlier restore.
   mark('two', 'other');
   fs.writeFileSync(join(directory, 'no-volume'), '');
   let isOver = false;

@@ -37,7 +37,7 @@ beforeAll(() => {
   ({ id } = JSON.parse(run('snapshot', 'create', at('tree'), '--json').out) as { id: string });
 });
 
-/** What was drawn over each other on the one line. */
+/** The texts that were drawn over each other on the line. */
 const drawn = (shown: string): string[] =>
   shown
     .split(/\r\n|\r\u001b\[K|\n/)
@@ -70,7 +70,7 @@ describe.runIf(hasTerminal())('on a terminal', () => {
       expect(line).toMatch(pattern);
       expect(line.length).toBeLessThan(columns);
     }
-    // Nothing but the way back to the start of the line, and the text.
+    // The only control codes are those for the start of the line.
     expect(terminal.shown.replaceAll('\u001b[K', '')).not.toContain('\u001b');
   });
 

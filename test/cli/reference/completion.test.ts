@@ -21,7 +21,7 @@ async function scriptOf(shell: string): Promise<string> {
 }
 
 describe.runIf(has('bash'))('bash', () => {
-  /** What is offered for the last word. */
+  /** The offered completions of the last word. */
   async function offered(...words: string[]): Promise<string[]> {
     const script = `longshore() { [[ $1 == complete-names ]] && printf '%s\\n' "nightly-of-$2" web; }; source "$0"; COMP_WORDS=(longshore "$@"); COMP_CWORD=$#; _longshore; printf '%s\\n' "\${COMPREPLY[@]}"`;
     const path = await scriptOf('bash');
@@ -73,9 +73,7 @@ describe.runIf(has('bash'))('bash', () => {
 });
 
 describe.runIf(has('zsh'))('zsh', () => {
-  /**
-   * As its completion system calls the function, which is not loaded: what is offered is printed.
-   */
+  /** A replacement for zsh's completion system, which is not loaded. Prints the offered words. */
   const SYSTEM = `
 compdef() { registered=$*; }
 compadd() { local -a all=("$@"); print -l -- "\${(@)all[$((\${all[(i)--]} + 1)),-1]}"; }

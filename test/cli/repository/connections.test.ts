@@ -95,7 +95,7 @@ it('several have names; the one connected last is meant where none is named', ()
     { name: 'default', isCurrent: false, repo },
     { name: 'prod', isCurrent: true, repo: other },
   ]);
-  // Connected anew by its name, it is the one that is meant.
+  // After a connection by its name, it is the current repository.
   expect(connect('--repo', '@default').code).toBe(0);
   expect(list().out).toMatch(/tree/);
 });

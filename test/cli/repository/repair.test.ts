@@ -64,7 +64,7 @@ it.each(['xn', 'q'])(
       expect(ran.err).toContain(blob);
     }
     expect(fs.readFileSync(join(target, 'file'), 'utf8')).toBe('first');
-    // The newest one may be the one that is missing.
+    // The missing snapshot may be the newest.
     const latest = await at(repo, 'snapshot', 'ls', 'latest');
     expect(latest.code).toBe(1);
     expect(latest.err).toContain('may be in that part');

@@ -41,7 +41,7 @@ it('a damaged manifest is named, the other snapshots can be used, and it can be 
   const shown = run('snapshot', 'show', damaged);
   expect(shown.code).toBe(1);
   expect(shown.err).toContain('is damaged');
-  // Later than what can be read: it may be the latest.
+  // The damaged snapshot is later than all readable snapshots, so it may be the latest.
   for (const name of ['latest', 'latest~1']) {
     const latest = run('snapshot', 'cat', `${name}/file`, '--source', source);
     expect(latest).toMatchObject({ code: 1, out: '', err: shown.err });

@@ -35,7 +35,7 @@ beforeAll(async () => {
   fs.copyFileSync(at('image'), at('disk'));
 });
 
-/** Behind warnings of what this machine does not let us check. */
+/** Warnings about checks that this machine does not allow may come first. */
 const including = (text: string): string => expect.stringContaining(text) as string;
 
 function spoil(): void {
@@ -217,7 +217,7 @@ describe('snapshot restore --in-place', () => {
   });
 });
 
-/** What a part of it has mended. */
+/** Damages the part again that a restore has repaired. */
 function spoilAgain(): void {
   fs.writeFileSync(at('volume/etc/app.conf'), 'setting: 3\n');
 }

@@ -37,7 +37,8 @@ beforeAll(async () => {
       return Reflect.set(target, key, value);
     },
   });
-  // Of another source: a whole one takes the place of those that were cut short.
+  // A different source, because a complete snapshot replaces the incomplete snapshots of its
+  // source.
   const source = { host: 'testhost', userName: 'tester', path: '/other' };
   ids.cut = (await backUp(repository, tree, { source, counters, signal: controller.signal })).id;
   ids.whole = (await backUp(repository, tree)).id;

@@ -203,7 +203,7 @@ describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what belongs to o
       fs.chownSync(own('source', name), uid, uid);
       fs.chmodSync(own('source', name), mode);
     }
-    // Longer than what a thread writes in one go.
+    // Longer than a single write of a thread.
     fs.copyFileSync(own('source/of-root'), own('source/long'));
     fs.truncateSync(own('source/long'), 20 << 20);
     fs.chmodSync(own('source/long'), 0o4755);
@@ -244,7 +244,7 @@ describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what belongs to o
     fs.chownSync(own('repo'), NOBODY.uid, NOBODY.gid);
     expect(runAsNobody('repository', 'create')).toEqual({ code: 0, err: '' });
     expect(runAsNobody('repository', 'verify').code).toBe(0);
-    // What may hold blobs is not passed over.
+    // Directories that may hold blobs are not skipped.
     fs.mkdirSync(own('repo/p/000'), { recursive: true });
     fs.chmodSync(own('repo/p/000'), 0o700);
     expect(runAsNobody('repository', 'verify')).toMatchObject({

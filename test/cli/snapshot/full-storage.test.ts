@@ -42,7 +42,7 @@ async function twoSnapshots(run: Run, name: string): Promise<string[]> {
   return ids;
 }
 
-/** What a user does with a full storage: delete a snapshot, run maintenance. */
+/** The remedy for a full storage: delete a snapshot, and run maintenance. */
 async function freeIt(run: Run, [first = '', second = '']: string[]): Promise<void> {
   await ok(run('snapshot', 'delete', first));
   await sleep(1100);

@@ -247,7 +247,7 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
       },
     },
     'longshore repository archive-keys': {
-      // One cluster under both names.
+      // Both names stand for the same cluster.
       before: () =>
         cluster.sh(`for name in old new; do
           kubectl config set-context $name --cluster="$(kubectl config view --minify -o jsonpath='{.contexts[0].context.cluster}')" \

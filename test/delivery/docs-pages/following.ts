@@ -4,7 +4,7 @@ import { followPage, type PageScript } from '../../support/docs/follow-page.ts';
 import { hasStore } from '../../support/object-stores.ts';
 import { hasPeers, hasRealApi } from '../../support/real-api.ts';
 
-/** For a page, or what is made before it, on a machine with many times its usual load. */
+/** Time limit of a page or its preparation, on a machine with many times its usual load. */
 export const LIMIT_MS = 1_200_000;
 
 const hasAll = (): boolean =>
@@ -16,9 +16,9 @@ const hasAll = (): boolean =>
 export type Follow = (script: (cluster: DocumentedCluster) => PageScript) => Promise<void>;
 
 /**
- * Pages that are followed one after the other in a cluster of their own, with the application of
- * all pages and nothing of Longshore or Velero. `name`: of the group of tests. `pages` declares
- * their tests; what it hands to `before` runs when the cluster is there.
+ * Follows pages one after the other in their own cluster. The cluster has the application of all
+ * pages, without Longshore or Velero. `name`: the group of tests. `pages` declares their tests.
+ * Functions passed to `before` run when the cluster is ready.
  */
 export function followedPages(
   name: string,

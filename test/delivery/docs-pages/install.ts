@@ -27,7 +27,7 @@ export function installPage(cluster: DocumentedCluster): PageScript {
       },
       'kubectl apply -k manifests/whole': { after: areReady },
       'helm install': {
-        // What was applied by hand goes by hand.
+        // Objects that were applied by hand are deleted by hand.
         before: () =>
           cluster.sh('kubectl delete -k manifests/whole && kubectl delete namespace velero'),
         after: areReady,

@@ -17,7 +17,7 @@ export async function makeBackup(cluster: DocumentedCluster, name: string): Prom
   await cluster.sh(`longshore backup create ${name} ${flags}`);
 }
 
-/** Those that are there. */
+/** Deletes the backups that exist. */
 export async function removeBackups(
   cluster: DocumentedCluster,
   ...names: readonly string[]
@@ -29,14 +29,14 @@ export async function removeBackups(
   }
 }
 
-/** What a page makes and the next one makes anew. */
+/** Deletes the copy that a page creates, so that the next page can create it again. */
 export async function removeCopies(cluster: DocumentedCluster): Promise<void> {
   await cluster.sh('kubectl delete namespace shop-copy --ignore-not-found');
 }
 
 /**
- * A backup that waits for a data mover which is none of ours: it can be canceled. That data mover
- * is played, and ends when it is told to. Resolves once the backup waits.
+ * Creates a backup that waits for another product's data mover, so it can be canceled. The test
+ * plays that data mover, which ends when canceled. Resolves once the backup waits.
  */
 export async function makeWaitingBackup(cluster: DocumentedCluster, name: string): Promise<void> {
   await cluster.sh(
@@ -76,8 +76,8 @@ async function endUploadsWhen(
 }
 
 /**
- * No agent runs any more: what is asked of them waits. Returns the UIDs of DataDownloads whose end
- * was asked for before.
+ * Stops all agents, so new requests wait. Returns the UIDs of DataDownloads that were already
+ * canceled.
  */
 export async function stopAgents(cluster: DocumentedCluster): Promise<ReadonlySet<string>> {
   await cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${agentsOn('"none"')}'
@@ -85,7 +85,7 @@ export async function stopAgents(cluster: DocumentedCluster): Promise<ReadonlySe
   return canceled(cluster);
 }
 
-/** Agents run again once the end of another DataDownload is asked for; resolves then. */
+/** Starts the agents once another DataDownload is canceled, and then resolves. */
 export async function restartAgentsAtCancel(
   cluster: DocumentedCluster,
   before: ReadonlySet<string>,

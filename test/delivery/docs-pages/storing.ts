@@ -6,9 +6,9 @@ import type { PageScript } from '../../support/docs/follow-page.ts';
 import { makeProdRepository, writeData } from './own-repository.ts';
 import { removeBackups } from './prepared.ts';
 
-/** The clouds' own services are other servers here: where they are. */
+/** The places of the servers that stand for the clouds' own services. */
 export interface OtherStores {
-  /** What the page's locations below `backups/cluster-1/` are here. */
+  /** Stands for the page's location below `backups/cluster-1/`. */
   readonly azure: string;
   readonly google: string;
   readonly azureKey: string;
@@ -22,7 +22,7 @@ export function storagePage(cluster: DocumentedCluster, stores: OtherStores): Pa
     replace: {
       'AWS_ACCESS_KEY_ID=...': `AWS_ACCESS_KEY_ID=${key}`,
       'AWS_SECRET_ACCESS_KEY=...': `AWS_SECRET_ACCESS_KEY=${secret}`,
-      // Another service than the one before it.
+      // A different service than in the line above.
       's3://backups/cluster-1/?endpoint=https://minio.example:9000&caFile=/etc/minio-ca.pem': `s3://backups/cluster-2/?endpoint=${cluster.store.endpoint}`,
       'AZURE_STORAGE_KEY=...': `AZURE_STORAGE_KEY=${stores.azureKey}`,
       'azblob://backups/cluster-1/?account=mystorage': stores.azure,
@@ -57,7 +57,7 @@ export function readmePage(cluster: DocumentedCluster, stores: OtherStores): Pag
         after: ({ out }) => expect(out).toContain('every byte'),
       },
       'longshore backup create first': {
-        // Of the page before, found in the bucket again.
+        // The backup of the previous page is found in the bucket again.
         before: () => removeBackups(cluster, 'first'),
       },
       'longshore browse first': { after: ({ out }) => expect(out).toBe('127.0.0.1 shop\n') },

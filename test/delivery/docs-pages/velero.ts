@@ -4,7 +4,7 @@ import type { PageScript } from '../../support/docs/follow-page.ts';
 import { removeCopies } from './prepared.ts';
 
 const BUCKET = 'theirs';
-/** Of Velero's own agent, which moves nothing here: the node has no such directories. */
+/** For Velero's own agent, which moves no data here: the node has no such directories. */
 const WITHOUT_VOLUMES = JSON.stringify(
   ['/spec/template/spec/volumes', '/spec/template/spec/containers/0/volumeMounts'].map((path) => ({
     op: 'remove',

@@ -42,13 +42,13 @@ describe('the state of the embedded cluster', () => {
     first.store.update(CONFIG_MAPS, { ...one, data: { a: 'ü\u2028"' } });
     first.store.delete(CONFIG_MAPS, 'app', 'two');
     const { saved } = first.store;
-    // Nothing is closed: a killed process does not either.
+    // The first store stays open, as in a killed process.
     const second = open(path);
     expect(second.store.saved).toEqual(saved);
     expect(second.names()).toEqual(['one', 'three']);
     expect(Number(second.put('four').metadata.resourceVersion)).toBe(saved.version + 1);
     expect(fs.statSync(path).mode & 0o777).toBe(0o600);
-    // A watch of before does not know what it missed.
+    // An earlier watch cannot know the changes that it missed.
     const watch = (): unknown =>
       second.store.watch(CONFIG_MAPS, {}, saved.version - 1, () => undefined);
     expect(watch).toThrow(/too old/);
@@ -152,7 +152,7 @@ describe('the state of the embedded cluster', () => {
     put('later');
     file.close();
     const again = open(path);
-    // Nothing of the change that was refused is left in the file.
+    // The file has no trace of the refused change.
     expect(fs.readdirSync(disk.path)).toEqual(['state.jsonl']);
     expect(again.names()).toEqual([...kept, 'later'].sort());
     expect(again.store.saved).toEqual(store.saved);

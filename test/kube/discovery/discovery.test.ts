@@ -40,7 +40,7 @@ const aggregated = (...items: object[]): object => ({ kind: 'APIGroupDiscoveryLi
 type Answers = Record<string, object | Error>;
 
 /**
- * Answers each path with what is there for it; without an entry as an API server answers unknown
+ * Answers each path with its entry. A path without an entry gets the API server's answer to unknown
  * paths.
  */
 function serverOf(answers: Answers): {
@@ -245,7 +245,7 @@ describe('a group whose server does not answer', () => {
     expect(names(discovery)).toEqual(names(await Discovery.open(whole())));
     expect(logged.length).toBe(1);
     await discovery.refresh();
-    // It is said again only when it has answered meanwhile.
+    // The failure is logged again only after an answer in between.
     expect(logged.length).toBe(1);
   });
 

@@ -41,9 +41,9 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   let client: KubeClient;
   let isOver = false;
   let controller: Promise<void>;
-  /** Of PVCs: nothing is taken of these. */
+  /** Names of PVCs that get no snapshot in their group. */
   const refused = new Set<string>();
-  /** Of the contents of groups. */
+  /** Deletion policy of the contents of groups. */
   let policy = 'Delete';
   const groups = new Map<string, string>();
   const warnings: string[] = [];
@@ -51,7 +51,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   const warnedOf: string[] = [];
   /** Handles of groups that the driver tells nothing about. */
   const untold = new Set(['g-untold']);
-  /** Contents that went with their group, and what the storage had of it. */
+  /** Contents that were deleted together with their group in the storage. */
   const removed: string[] = [];
   const logger: Logger = {
     ...silentLogger,
@@ -65,7 +65,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   beforeAll(async () => {
     api = await startRealApi(27_000);
     test = await TestCluster.start({ nodes: ['node-1'], kubeconfig: api.kubeconfig });
-    // Velero's definitions are not on this API server: its Backups are those that a test names.
+    // This API server has no CRDs of Velero: a test registers the Backups that exist.
     client = withCalls(test.client, {
       list: (resource, options) => {
         if (resource.plural !== BACKUPS.plural) return test.client.list(resource, options);
@@ -124,7 +124,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     }
   }
 
-  /** As the sidecar: contents of ours, with what the storage has. */
+  /** Plays the sidecar: releases our deleted contents together with their group in the storage. */
   async function drop(): Promise<void> {
     const labelSelector = 'velero.io/backup-uid';
     for (const { metadata } of await client.list(VOLUME_GROUP_SNAPSHOT_CONTENTS, { labelSelector }))
@@ -325,14 +325,14 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     }
     const gone = async () => (await client.list(VOLUME_GROUP_SNAPSHOTS, {})).length;
     await expect.poll(gone).toBe(0);
-    // What the storage has of the group stays while the uploads are under way.
+    // The group in the storage stays while the uploads are under way.
     const [content, ...more] = await client.list(VOLUME_GROUP_SNAPSHOT_CONTENTS, {});
     expect(more).toEqual([]);
     expect(content).toMatchObject({
       metadata: { labels: { 'velero.io/backup-uid': backup.metadata.uid } },
       spec: { deletionPolicy: 'Retain' },
     });
-    // A process that starts anew finds what is there.
+    // A restarted process finds the existing objects.
     await execute('app', backup, ['a', 'b']);
     expect(groups.size - before).toBe(1);
     expect(await snapshots('app')).toHaveLength(4);
@@ -381,7 +381,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       if (upload) await client.patch(DATA_UPLOADS, upload.metadata, { status });
       await watching.progress(id ?? '', backup, { signal });
     }
-    // By the operation's end, and by the sweep that goes on beside it.
+    // Policies are set at the operation's end, and by the concurrent sweep.
     expect(new Set(policies.map((patch) => (patch as { spec: object }).spec))).toEqual(
       new Set(policies.map(() => ({ deletionPolicy: 'Delete' }))),
     );
@@ -437,7 +437,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       'left-failed': 'Delete',
       'left-kept': 'Retain',
     });
-    // The one that is still needed goes with the last snapshot, and the storage keeps what it has.
+    // The needed content is deleted with the last snapshot, and the group stays in the storage.
     const backup = made.get('left-ending');
     if (!backup) throw new Error('no backup');
     const ending = { ...backup, status: { phase: 'Finalizing' } };
@@ -477,7 +477,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
 
   it('are taken anew when a process was killed while it removed what it had taken', async () => {
     await members('again', 'a', 'b');
-    // What has an upload is taken over with that.
+    // Without data movement: the snapshots of an upload would be reused.
     const backup = backupFor('b-again', { snapshotMoveData: false });
     await execute('again', backup, ['a', 'b']);
     const labelSelector = `velero.io/backup-uid=${backup.metadata.uid}`;
@@ -511,7 +511,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       'a PVC has the label of a volume group, and no snapshot is wanted of it',
     );
     expect(warnedOf).toEqual(['partly/b']);
-    // A process that was killed has cut the group, and this one comes to the PVC that is left out.
+    // A killed process has cut the group. This process then reaches the excluded PVC.
     await execute('partly', backupFor('b-partly', { resourcePolicy }), ['b']);
     expect(warnedOf).toEqual(['partly/b', 'partly/b']);
     await expect
@@ -734,7 +734,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       };
       expect(await deleted(contentOf('b-kept', 'g-1', all))).toBe(1);
       expect(await deleted(contentOf('b-kept', 'g-1', all))).toBe(1);
-      // Of another backup; by Velero's own action; by itself.
+      // In turn: another backup, Velero's own action, and a snapshot without a group.
       expect(await deleted(contentOf('b-other', 'g-2', all))).toBe(1);
       expect(await deleted(contentOf('b-kept', 'g-2', {}))).toBe(1);
       const alone = contentOf('b-kept', 'g-2', all);

@@ -66,7 +66,7 @@ describe('a rule that names the way of a snapshot', () => {
     expect(item?.metadata.annotations?.[WAY]).toBe('moved');
     const [snapshot] = await snapshotsOf(backup);
     expect(snapshot?.metadata.labels?.['longshore.io/moved']).toBe('true');
-    // A second attempt finds what the first one made.
+    // A second attempt finds the objects of the first.
     expect(await execute(backup)).toMatchObject({ operationId });
     expect(await uploadsOf(backup)).toHaveLength(1);
   });
@@ -183,7 +183,7 @@ describe('a restore', () => {
     });
     const fromMoved = stored(movedItem as PersistentVolumeClaim);
     const asked = { item: fromMoved, itemFromBackup: fromMoved };
-    // It looks for the data, which only an upload that is over has.
+    // The restore looks for the data, which only a completed upload has.
     await expect(
       actions.pvcRestore().execute(
         {

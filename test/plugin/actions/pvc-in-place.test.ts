@@ -126,7 +126,7 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
     expect(isInPlaceOperation(operationId)).toBe(true);
     expect(operationId).toHaveLength(63);
     expect(first.item).toBeUndefined();
-    // What it has begun may be writing, and whatever uses the volume by now is the agent's affair.
+    // The running download may be writing. The agent handles any new user of the volume.
     await test.client.create(PODS, userOf(`late-${count}`));
     expect(await restoring(restore)).toEqual(first);
     const [download, ...more] = await downloadsOf(restore);
@@ -215,7 +215,8 @@ it.each<[string, Partial<Restore['spec']>]>([
   await test.client.patch(PVCS, ref, { metadata: { finalizers: ['test/held'] } });
   await test.client.delete(PVCS, ref);
   try {
-    // A moment later it would be made anew, without data, and the restore would be completed.
+    // A moment later the PVC would be created again, without data, and the restore would be
+    // completed.
     await expect(restoring(restore)).rejects.toMatchObject({
       code: 'PVC_LEAVING',
       message: `PVC ${APP}/${ref.name} is there and being deleted: restore again when it is gone`,

@@ -369,7 +369,7 @@ it('takes the class that PVC, backup, label or annotation name, and says which t
   const annotations = { ...pvc.metadata.annotations, [key]: 'OTHER' };
   const naming = { ...pvc, metadata: { ...pvc.metadata, annotations } };
   expect(await classOf('b-class-3', naming)).toBe('other');
-  // One that is not there is passed over, as in Velero.
+  // A missing class is skipped, as in Velero.
   const wrong = { ...pvc, metadata: { ...pvc.metadata, annotations: { [key]: 'missing' } } };
   expect(await classOf('b-class-4', wrong)).toBe(byLabel);
   // Two without a mark: nobody has chosen.
@@ -391,7 +391,7 @@ it('takes the class that PVC, backup, label or annotation name, and says which t
 
 it('leaves nothing behind when the snapshot is never cut, and repeats what the driver says', async () => {
   const pvc = await volume('late');
-  // Nobody snapshots a claim that is not there.
+  // A missing claim gets no snapshot.
   const absent = (name: string): PersistentVolumeClaim =>
     stored({ ...pvc, metadata: { ...pvc.metadata, name, uid: name } });
   const silent = backupOf('b-silent', { csiSnapshotTimeout: '1s' });
@@ -598,14 +598,14 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   const { operationId = '' } = restored;
   expect(operationId.startsWith('dd-r1-')).toBe(true);
   expect(operationId).toHaveLength(63);
-  // It waited for its claim until it failed, while the server was killed again and again.
+  // The download waited for its claim until it failed, while the server was killed again and again.
   const only = async (): Promise<DataDownload> => {
     const [found, ...others] = await test.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE });
     expect(others).toEqual([]);
     return found as DataDownload;
   };
   const failed = await only();
-  // Its agent still removes what was made for it.
+  // The agent still removes the download's objects.
   const finalizers = ['velero.io/data-upload-download-finalizer'];
   await test.client.patch(DATA_DOWNLOADS, failed.metadata, {
     metadata: { finalizers },
@@ -635,7 +635,7 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
     spec: item.spec,
   });
   expect(await action.execute(asked, { signal })).toEqual(restored);
-  // The API server's clock was set back since: what was made seems to be older than its Restore.
+  // The API server's clock was set back since: the download seems to be older than its Restore.
   const creationTimestamp = new Date(Date.now() + 3_600_000).toISOString();
   const younger = { ...restore, metadata: { ...restore.metadata, creationTimestamp } };
   expect(await action.execute({ ...asked, restore: younger }, { signal })).toEqual(restored);
@@ -903,7 +903,7 @@ it('keeps a snapshot in the storage, and restores it from its handle', async () 
   expect(again.item).toMatchObject({
     spec: { source: { volumeSnapshotContentName: restoredName } },
   });
-  // Nobody takes it for a snapshot that a backup has left behind.
+  // The snapshot does not count as a leftover of a backup.
   expect(Object.keys(snapshot.metadata.labels ?? {})).toContain('longshore.io/moved');
   const { labels = {}, annotations = {} } = again.item?.metadata ?? {};
   expect(Object.keys({ ...labels, ...annotations }).join()).not.toContain('longshore.io');
@@ -969,7 +969,7 @@ it('marks and removes no snapshot of a user, or that this or another backup move
     const content = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, ref);
     const output = await action.execute(before, backup, { signal });
     expect(Object.keys(output)).toEqual(['additionalItems']);
-    // What the host hands over may be older than the object.
+    // The object from the host may be older than the stored object.
     const labels = { ...before.metadata.labels, 'velero.io/backup-uid': backup.metadata.uid };
     const stale = { ...before, metadata: { ...before.metadata, labels } };
     delete (labels as Record<string, string>)['longshore.io/moved'];
@@ -1055,7 +1055,7 @@ it("leaves a volume to Velero's own action where that has acted for the same bac
   });
   expect(await execute(pvc, backup)).toEqual({});
   await expectNothingLeft(backup);
-  // One of an earlier backup of that name.
+  // A snapshot of an earlier backup of that name.
   const late = { creationTimestamp: new Date(Date.now() + 3_600_000).toISOString() };
   const later = { ...made, metadata: { ...made.metadata, ...late, uid: 'b-twofold-later' } };
   expect((await execute(pvc, later)).operationId).toBeDefined();

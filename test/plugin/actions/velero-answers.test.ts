@@ -94,8 +94,8 @@ async function ask(each: ActionCase): Promise<Answer> {
 }
 
 /**
- * With Velero's names of what was made, which are random there, and follow from the backup and the
- * claim here.
+ * Uses Velero's names of created objects. They are random in Velero. Ours follow from the backup
+ * and the claim.
  */
 function renamed(answer: Answer, each: ActionCase): Answer {
   const { metadata } = backupFor(each);

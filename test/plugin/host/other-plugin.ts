@@ -1,6 +1,6 @@
 /**
- * A plugin as somebody else would write it, with another implementation of gRPC;
- * `plugin-host.test.ts` starts it. `OTHER_PLUGIN_LISTS` is what it offers besides, as JSON.
+ * A plugin of another author, with another implementation of gRPC. Started by
+ * `plugin-host.test.ts`. `OTHER_PLUGIN_LISTS`: further actions that it offers, as JSON.
  */
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -65,7 +65,7 @@ server.addService(
         writeSync(2, 'plain text\n[WARN] with a level\n{"@level":"loud","@message":"?"}\n');
         writeSync(2, `${'x'.repeat(70_000)}\n`);
       }
-      // Of version 2: an action of version 1 has no operations.
+      // An action of version 1 has no operations, unlike version 2.
       return { item, operationId: 'not-of-version-1' };
     }),
   },
@@ -143,7 +143,7 @@ server.addService(
     PutObject: put,
     GetObject: get,
     ObjectExists: answer(({ key }) => ({ exists: stored.has(key as string) })),
-    // What it was configured with, so that a test sees it.
+    // Returns its configuration to the test.
     ListObjects: answer(() => ({
       keys: [String(process.pid), String(configs.length), JSON.stringify(configs.at(-1))],
     })),

@@ -288,7 +288,7 @@ it('runs actions of its own program beside those of files, which cannot take the
   const own = manager.backupItemAction('test.longshore.io/backup');
   expect(await own.appliesTo(NEVER)).toEqual({ includedResources: ['secrets'] });
   expect(await own.action.execute(item('a'), BACKUP, NEVER)).toEqual({ operationId: 'own' });
-  // Each operation is asked for by its name; what an action knows of all of them is kept.
+  // The action is opened again by its name, and keeps its state of all operations.
   const again = manager.backupItemAction('test.longshore.io/backup');
   expect((await failure(again.action.progress('own', BACKUP, NEVER))).code).toBe('NO_OPERATIONS');
   expect(opened).toBe(1);
@@ -358,7 +358,7 @@ it('starts a process that died again for the next call, and asks nothing twice',
   expect(gone.code).toBe('PLUGIN_GONE');
   expect(gone.message).toMatch(/others ended by SIGKILL while it was asked for Execute$/);
   expect(await action.execute(item('a'), BACKUP, NEVER)).toMatchObject({ item: item('a') });
-  // What nobody catches fails the call, and ends the process.
+  // An uncaught error fails the call, and ends the process.
   const ours = manager.backupItemAction('test.longshore.io/backup').action;
   const uncaught = await failure(ours.execute(item('uncaught'), BACKUP, NEVER));
   expect(uncaught.message).toMatch(/^plugin panicked: nobody catches this/);
@@ -605,11 +605,11 @@ it('stops to read a body that the plugin refuses, does not take, or dies of', as
   expect((await failure(store.put('b', 'die', endless(), NEVER))).code).toBe('PLUGIN_GONE');
   made = 0;
   expect((await failure(store.put('b', 'stall', endless(), NEVER))).code).toBe('PLUGIN_TIMEOUT');
-  // What the windows of the connection hold.
+  // The limit is the size of the connection's windows.
   expect(made).toBeLessThan(40);
   await expect.poll(() => left).toBe(3);
 
-  // Nothing comes any more, and nobody waits for it.
+  // The stream stalls, and no caller waits for it.
   async function* stuck(): AsyncGenerator<Uint8Array> {
     yield Buffer.alloc(10);
     await new Promise(() => undefined);

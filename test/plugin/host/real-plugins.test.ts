@@ -20,8 +20,8 @@ const NEVER = { signal: new AbortController().signal };
 const MIB = 1 << 20;
 const LARGE_MIB = 200;
 /**
- * What one transfer may hold, in this process and in its buffers: the windows of a stream, and what
- * waits for the collector.
+ * Memory limit of one transfer, in this process and in its buffers: the windows of a stream, and
+ * garbage before its collection.
  */
 const HELD_MIB_MAX = 100;
 

@@ -37,7 +37,7 @@ let directories = 0;
 interface Damaged {
   readonly repo: string;
   readonly tree: string;
-  /** What each of two backups put. */
+  /** Blobs that each of two backups put. */
   readonly put: readonly (readonly string[])[];
   readonly ids: readonly string[];
 }
@@ -185,7 +185,7 @@ it('a lost pack with the manifest of one snapshot leaves the others, and is take
   {
     await using repository = await openTest(repo);
     await expect(maintain(repository)).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
-    // It may only be unreadable: whoever deletes a backup has to try again.
+    // The blob may only be unreadable for now: the deletion of a backup must be repeated.
     await expect(forgetSnapshots(repository, [String(ids[1])], { signal })).rejects.toMatchObject({
       code: 'MANIFESTS_UNREADABLE',
     });

@@ -31,7 +31,7 @@ const options = { signal: new AbortController().signal, isWanted: () => true };
 
 it('gives back each entry as it was', async () => {
   const entries = Array.from({ length: 100 }, (_, i) => entryOf(i));
-  // Of another hash, as no repository has beside the first.
+  // A content with another hash length, which no repository mixes.
   const other = { ...entryOf(1), contentId: 'ab'.repeat(10) as ContentId };
   const { packs } = await entriesByPack(repositoryOf([...entries, other]), options);
   expect(packs.get(PACK)?.entries()).toEqual([...entries, other]);

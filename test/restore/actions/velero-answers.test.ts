@@ -38,7 +38,10 @@ function clusterOf({ action, configMaps = [], storageClasses = [], accounts = []
   };
 }
 
-/** Without what Go's types add to what is not there: nulls and objects and lists that are empty. */
+/**
+ * Removes the empty values that Go's types add for missing fields: nulls, empty objects and empty
+ * lists.
+ */
 function plain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(plain);
   if (typeof value !== 'object' || value === null) return value;
@@ -83,7 +86,7 @@ describe.each(CASES.map((each, i) => ({ each, answer: ANSWERS[i] as Answer })))(
   ({ each, answer }) => {
     it('is as with Velero', async () => {
       const ours = await ask(each);
-      // What is said of a bad annotation is in our words.
+      // Our messages about a bad annotation have other words than Velero's.
       if (answer.error !== undefined && each.action === 'velero.io/service') {
         expect(ours.error).toMatch(
           /^the annotation .* (cannot be read: |has a node port that is no)/,

@@ -15,8 +15,8 @@ import { stored, type StoredItem } from '../support/backup.ts';
 import { refused, RestoreCluster } from '../support/cluster.ts';
 import { restoreOf } from '../support/restore.ts';
 
-// What `restore create --dry-run` says is what a restore does: generated backups, clusters and
-// specs.
+// The output of `restore create --dry-run` equals the actions of a restore: generated backups,
+// clusters and specs.
 
 const signal = new AbortController().signal;
 const PLAIN = ['configmaps', 'secrets', 'services', 'serviceaccounts', 'deployments.apps'];

@@ -23,7 +23,7 @@ const CRD = stored('customresourcedefinitions.apiextensions.k8s.io', 'things.sta
   },
 });
 
-/** What came of each, as `outcome kind namespace/name`, and what was sent as a dry run. */
+/** The result of each item, as `outcome kind namespace/name`, and the requests of the dry run. */
 async function rehearsed(
   items: readonly StoredItem[],
   cluster = new RestoreCluster(),

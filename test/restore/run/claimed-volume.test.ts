@@ -51,7 +51,7 @@ interface Run {
   readonly journal?: readonly FinishedRestoreItem[];
 }
 
-/** Ends the run when the volume is looked at so often. */
+/** Ends the run at the given read of the volume. */
 function killAtLook(cluster: RestoreCluster, times: number): AbortSignal {
   const abort = new AbortController();
   let looks = 0;

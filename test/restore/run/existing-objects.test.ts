@@ -31,7 +31,7 @@ interface Case {
   readonly type: string;
   readonly inBackup: Json;
   readonly inCluster: Json;
-  /** The object as the actions leave it; undefined: as it is in the backup. */
+  /** The object after the actions. By default the object of the backup. */
   readonly wanted?: Json;
   readonly spec?: RestoreSpec;
   readonly isModified?: boolean;
@@ -51,7 +51,9 @@ const resourceOf = (type: string, object: Json): Resource<KubeObject> => {
   };
 };
 
-/** Settles one object in a cluster of this one object, which refuses patches of an old version. */
+/**
+ * Settles an object in a cluster with only this object, which refuses patches of an old version.
+ */
 async function settle({ type, wanted, onPatch, ...rest }: Case): Promise<Settled> {
   const { signal } = new AbortController();
   const restore = restoreOf(rest.spec);
@@ -541,7 +543,7 @@ describe('a binding under a mapping of namespaces', () => {
       });
     const { object } = await settle2('monitoring');
     expect((object as unknown as Json).subjects).toEqual([account('shop'), account('copy')]);
-    // The copy's own binding becomes what the backup has.
+    // The copy's own binding becomes the binding of the backup.
     const own = await settle2('copy');
     expect((own.object as unknown as Json).subjects).toEqual([account('copy')]);
   });

@@ -7,9 +7,7 @@ import type {
 } from '../../../src/restore/index.ts';
 import type { PodVolumeRestores, RestoredVolumes } from '../../../src/restore-volumes/index.ts';
 
-/**
- * What a run asks for, as the parts have it that do it: the compiler says where one no longer fits.
- */
+/** The interfaces of a run and their implementations: the compiler reports a mismatch. */
 const FITS = [
   (contents: Contents): BackedUpItems => contents,
   (volumes: RestoredVolumes): PersistentVolumeSteps => volumes,

@@ -28,7 +28,7 @@ const labelled = (type: string, id: string, tier: string): StoredItem =>
   stored(type, id, { metadata: { labels: { tier } } });
 const gold = { matchLabels: { tier: 'gold' } };
 
-/** Restores, and returns what was made of them, as `type namespace/name`. */
+/** Restores, and returns the created objects as `type namespace/name`. */
 async function restored(
   items: readonly StoredItem[],
   policies: FinePolicies,
@@ -149,7 +149,7 @@ describe('filter policies of a restore', () => {
       stored('secrets', 'a/s'),
     ];
     const { log } = await restored(items, inNamespaces(['a'], filter(['gadget'])));
-    // It is taken, and cannot be made.
+    // The object is selected, and cannot be created.
     expect(log.lists.errors.namespaces?.a?.join()).toContain('gadgets');
     expect(log.lists.errors.namespaces?.a).toHaveLength(1);
     expect(log.warningCount).toBe(0);

@@ -22,7 +22,7 @@ afterEach(async () => {
 
 const LABELS = { 'velero.io/backup-name': 'b1', 'velero.io/restore-name': 'r1' };
 
-/** Keeps what was done, and can refuse the n-th call. */
+/** Keeps the finished items, and can refuse the n-th call. */
 class MemorySink {
   readonly done: FinishedRestoreItem[] = [];
   failAt = Infinity;
@@ -399,7 +399,8 @@ describe('what is restored', () => {
       .filter(({ kind }) => kind !== 'v1/Namespace' && !kind.includes('velero'))
       .map(({ namespace, name }) => (namespace === '' ? name : `${namespace}/${name}`));
     expect(names).toEqual(expected);
-    // Whatever the lists say: actions find volumes by it. It is never created itself.
+    // The include and exclude lists do not apply, because actions find volumes by this object. The
+    // object itself is never created.
     const uploads = sink.done.filter(({ kind }) => kind.includes('velero'));
     expect(uploads.map(({ outcome }) => outcome)).toEqual(['skipped']);
   });
@@ -978,7 +979,7 @@ describe('one item', () => {
       items: [stored('configmaps', 'app/c')],
       more: { patienceMs: 5_000 },
     });
-    // It is looked for before it is made again.
+    // The restore looks for the object before it creates it again.
     expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(1);
     expect(log.lists).toEqual({ warnings: {}, errors: {} });
     expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
@@ -1179,7 +1180,7 @@ describe('actions', () => {
     expect(log.lists.warnings.namespaces?.app).toEqual([
       'unable to restore additional item secrets/app/need: the backup does not have it',
     ]);
-    // Counted once, whoever has asked for it.
+    // The item counts once, even if two items want it.
     expect(result).toMatchObject({ totalItems: 3, itemsRestored: 3 });
   });
 
@@ -1652,7 +1653,7 @@ describe('a restore that goes on after its process has ended', () => {
       for (const isNoted of [true, false]) {
         const cluster = new RestoreCluster();
         const sink = new MemorySink();
-        // Killed right before, or right after what was made is noted.
+        // Killed right before, or right after the created object is noted.
         if (isNoted) {
           const stop = new AbortController();
           sink.onPut = () => {

@@ -57,8 +57,8 @@ const KINDS: Record<string, string> = {
 };
 
 /**
- * An object as a backup has it: with what the server that it was on has said of it. `id`:
- * `namespace/name`, or a name.
+ * An object in a backup, with the fields that its API server had set. `id`: `namespace/name`, or a
+ * name.
  */
 export function stored(type: string, id: string, more: object = {}): StoredItem {
   const plural = type.split('.')[0] ?? '';
@@ -80,7 +80,7 @@ export function stored(type: string, id: string, more: object = {}): StoredItem 
   return { type, object: object };
 }
 
-/** Of the tarball of a backup. `raw`: text by path, of what is no item. */
+/** The tarball of a backup. `raw`: text by path, for files that are no items. */
 export const entriesOf = (
   items: readonly StoredItem[],
   raw: Readonly<Record<string, string>> = {},

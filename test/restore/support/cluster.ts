@@ -15,16 +15,16 @@ interface Ref {
 }
 
 /**
- * A cluster that things can be made in, as a server does it: with UIDs, times and conflicts. What
- * it should do wrong is set by tests.
+ * A cluster that creates objects like a server: with UIDs, times and conflicts. Tests set its
+ * faults.
  */
 export class RestoreCluster extends FakeCluster {
   /** `create pods app/web`, `patch …`, in their order. */
   readonly calls: string[] = [];
   readonly patches: { readonly id: string; readonly patch: object }[] = [];
-  /** Called before anything happens; throws what the server answers instead. */
+  /** Called before the creation. An error that it throws is the server's answer. */
   onCreate: (type: string, object: KubeObject) => void = () => undefined;
-  /** Called when it is there; throws what comes instead of an answer. */
+  /** Called after the creation. An error that it throws replaces the answer. */
   onCreated: (type: string, object: KubeObject) => void = () => undefined;
   onPatch: (type: string, ref: Ref) => void = () => undefined;
   now = '2026-11-26T12:00:00Z';

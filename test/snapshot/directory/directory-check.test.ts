@@ -33,7 +33,7 @@ const objectOf = (name: string, i: number): ObjectId => {
   return `${['', 'I', 'Z', 'II', 'Ix'][i % 5] ?? ''}${hash}` as ObjectId;
 };
 
-/** What a backup would have stored of the directory. */
+/** The stream that a backup would store for the directory. */
 function streamOf(path: string): Buffer {
   const { entries } = decodeListing(readDirectory(path, ENTRIES_MAX));
   const stored = entries.map((entry, i): DirectoryEntry => {
@@ -56,7 +56,7 @@ function check(path: string, stream: Buffer, entriesMax = ENTRIES_MAX): Director
   return found;
 }
 
-/** What the listing and the text of the stream say. */
+/** The result for the listing and the text of the stream. */
 function byListing(path: string, stream: Buffer): DirectoryCheck {
   const listing = readDirectory(path, ENTRIES_MAX);
   const same = compareWithStream(listing, stream, HASH_BYTES);
@@ -74,8 +74,8 @@ const plain = (found: DirectoryCheck): unknown =>
       };
 
 /**
- * Times of all kinds: before 1970, whole seconds, few digits, leap days, turns of years and
- * centuries.
+ * Times of all kinds: times before 1970, whole seconds, few digits. Also leap days and turns of
+ * years and centuries.
  */
 const TIMES = [
   0, 1, 0.5, 951_782_399.25, 951_782_400, 951_868_800, 1_709_164_800.000001, 4_107_542_399,
@@ -207,7 +207,7 @@ describe.runIf(reader)(
           changed[i] = byte;
           const found = check(path, changed);
           if (typeof found === 'string') continue;
-          // Only what is told of it, and not compared, may be another.
+          // Only reported facts that are not compared may differ.
           expect(plain(found)).toEqual(plain(byListing(path, changed)));
           expect(plain(found)).not.toEqual(whole);
         }

@@ -61,7 +61,7 @@ const directory = fc
   .tuple(fc.array(entry, { minLength: 1, maxLength: 20 }), summary)
   .map(([entries, ofAll]) => Buffer.from(encodeDirectory(entries, ofAll)));
 
-/** By the decoder that makes an object for each entry. */
+/** Uses the decoder that creates an object for each entry. */
 const slowly = (bytes: Uint8Array): string[] =>
   decodeDirectory(bytes).entries.map(({ type, objectId: id }) => `${type} ${id}`);
 

@@ -21,8 +21,8 @@ const entryOf = (name: string, size: number, path?: string): DirectoryEntry => (
 });
 
 /**
- * What is found in a stream that comes in parts of these lengths; undefined where it cannot be
- * told.
+ * Searches a stream that arrives in parts of these lengths. Returns undefined if the search cannot
+ * decide.
  */
 function search(stream: Uint8Array, name: string, lengths: readonly number[]) {
   const looking = new DirectorySearch(name);

@@ -206,7 +206,7 @@ describe('a verification by sample', () => {
     }
     const reads: string[] = [];
     await using repository = await openTest(repo, slowly(new OffsetClock(systemClock), reads));
-    // Of what is damaged the neighbours are read, and then each once more, and once more.
+    // Neighbours of damaged contents are read, and then each content twice more.
     const limited = await verify(repository, { budgetNs: 24n * HOUR_NS });
     const places = files(repository).map(
       ({ packBlobId }) => Number.parseInt(packBlobId.slice(1, 13), 16) / 2 ** 48,
@@ -216,7 +216,7 @@ describe('a verification by sample', () => {
     const ids = limited.problems.held.map(({ contentId }) => contentId);
     expect(new Set(ids).size).toBe(ids.length);
     expect(limited.damagedContents).toBe(FILES);
-    // With time for all, each is told of once.
+    // With time for all, each damaged content is reported once.
     const whole = await verify(repository, { budgetNs: 1000n * HOUR_NS });
     const named = whole.problems.held.flatMap(({ contentId }) => contentId ?? []);
     expect(new Set(named).size).toBe(FILES);
@@ -329,7 +329,7 @@ describe('the record of what is damaged', () => {
           faulty(storage, async ({ operation, id, when }) => {
             if (operation !== 'get' || when !== 'before' || !id.startsWith('p')) return;
             await (recorded ??= recordElsewhere());
-            // What is found is recorded in between, and once more at the end.
+            // Findings are recorded in between, and once more at the end.
             if (++reads !== 6) return;
             await repository.contents.refresh();
             clock.offsetNs += HOUR_NS / 3n;
@@ -367,7 +367,7 @@ describe('the record of what is damaged', () => {
     expect(new Set(problems.held.map(({ code }) => code))).toEqual(new Set(['UNREADABLE_CONTENT']));
     expect(problems.held[0]?.message).toContain('could not be read');
     expect(problems.held[0]?.message).toContain(failure.message);
-    // What was known before stays.
+    // Earlier findings stay.
     expect([damagedContents, record]).toEqual([1, 'unchanged']);
     const { damaged } = await loadVerification(repository);
     expect([...damaged.packs()]).toEqual([[known.packBlobId, [known.contentId]]]);
@@ -466,15 +466,15 @@ describe('the record of what is damaged', () => {
     if (hasKopia) {
       const kopia = new Kopia(PASSWORD).connect(repo);
       expect(kopia.run('manifest', 'list')).toContain('longshore-verification');
-      // It stumbles over what is damaged, after its garbage collection.
+      // Kopia fails at the damaged pack, after its garbage collection.
       expect(() => kopia.run('maintenance', 'run', '--full', '--safety=none')).toThrow('rewrite');
       expect(kopia.run('manifest', 'list')).toContain('longshore-verification');
     }
     await using repository = await openTest(repo, options);
     expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     await backUp(repository, tree);
-    // Another client may still bring the damaged place back: only a verification takes it off the
-    // list.
+    // A different client may still bring the damaged place back. Only a verification removes it
+    // from the list.
     expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     const after = await verify(repository, { readAll: true });
     expect(after.problems.held).toEqual([]);
@@ -555,8 +555,8 @@ describe('a backup that comes across damage by itself', () => {
       await backUp(repository, large, { accept });
       fs.writeFileSync(join(large, 'another'), 'x');
       for (const path of [join(large, 'another'), large]) fs.utimesSync(path, 1e9, 1e9);
-      // The root of this one lies elsewhere, so that the list of pieces counts as stored before the
-      // damage is seen.
+      // The root of this snapshot is in another place, so the list of pieces counts as stored
+      // before the damage is seen.
       await backUp(repository, large, { accept });
       const [pieces] = repository.contents.entries({ prefix: 'x' });
       fs.rmSync(pathOfBlob(repo, pieces?.packBlobId ?? ''));

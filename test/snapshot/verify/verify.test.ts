@@ -17,7 +17,7 @@ const work = tempDirectory('verify');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const { signal } = new AbortController();
 
-/** A repository with one file in two snapshots, one of which has another file besides. */
+/** A repository with one file in two snapshots. The second snapshot has another file too. */
 async function repositoryWithTwo(name: string): Promise<Repository> {
   const path = join(work, name);
   const tree = join(work, `${name}-tree`);
@@ -77,8 +77,8 @@ it('looks at a tree from its start when an earlier one could not be walked to it
   const options = { readAll: false, signal };
   const { objects, problems } = await verifyTrees(repository, [first, bad, second], options);
   expect(problems.length).toBeGreaterThan(0);
-  // The first tree, the bad root, and all of the second again: what the failed call has seen is not
-  // relied on.
+  // The first tree, the bad root, and all of the second tree again: the results of the failed call
+  // are not reused.
   expect(objects).toBe(2 + 1 + 3);
   await repository.close();
 });

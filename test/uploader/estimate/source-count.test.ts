@@ -26,9 +26,7 @@ function put(path: string, text: string): void {
   fs.writeFileSync(path, text);
 }
 
-/**
- * What an upload finds of the same tree by the same policies, and what the count before it finds.
- */
+/** The counts of an upload, and of the estimate before it, for the same tree and policies. */
 async function both(name: string): Promise<[SourceCount | undefined, SourceCount]> {
   await using repository = await openTest(at(name));
   const source = { host: CLIENT.hostname, userName: CLIENT.username, path: at('tree') };

@@ -133,7 +133,7 @@ describe('a restore in place of long contents', () => {
         const { bytesWritten, changed } = await inPlace();
         expect([changed, bytesWritten]).toEqual([1, place > 6 * MIB ? 777 : MIB]);
         expect(fs.readFileSync(at('tree/long')).equals(original)).toBe(true);
-        // What is in memory already is not read from the storage again.
+        // Data in memory is not read from the storage again.
         if (cached === 0) expect(tasks).toContain('hashPartly');
         if ((cached ?? 0) >= original.length) expect(tasks).not.toContain('hashPartly');
       }

@@ -99,7 +99,7 @@ describe('many long files', () => {
     // The contents are made up: a dry run says at its end that the repository lacks them.
     await expect(run).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
     expect([told, readWhenLastWasDone]).toEqual([FILES, FILES]);
-    // Four, and those that begin when one of these is done.
+    // Four files, and the files that begin when one of the four is done.
     expect(readWhenFirstWasDone).toBeLessThanOrEqual(8);
   });
 });

@@ -39,8 +39,8 @@ function put(parts: Iterable<Uint8Array>): Promise<ObjectId> {
 }
 
 /**
- * More than are kept between two looks, of 2 and 3 bytes by turns; the last ones are a list of
- * their own, twice.
+ * More pieces than are kept between two checks, of 2 and 3 bytes by turns. The last pieces are a
+ * list of their own, which occurs twice.
  */
 const PIECES = 20_000;
 const text = 'ab'.length + 'cde'.length;

@@ -14,7 +14,7 @@ const work = tempDirectory('range-comparer');
 const path = join(work, 'file');
 const SLABS = 3;
 const original = noise('ranges', 3 * SLAB_BYTES - 5000);
-/** Nobody has it open. */
+/** A closed descriptor. */
 const NO_DESCRIPTOR = 999_999;
 const STOPPED = new Error('stopped');
 let repository: Repository;
@@ -30,7 +30,7 @@ afterAll(async () => {
   fs.rmSync(work, { recursive: true, force: true });
 });
 
-/** The hash of what the file has there; what lies behind its end is zeros. */
+/** The hash of the file's bytes. Bytes behind its end count as zeros. */
 function hashAt(offset: number, length: number): Buffer {
   const bytes = Buffer.alloc(length);
   original.subarray(offset, offset + length).copy(bytes);
@@ -75,7 +75,7 @@ it('each range is answered, whatever fails and whenever it is stopped, and all m
         answers.push(answer);
       }
       await Promise.all(answers);
-      // It needs all slabs at once.
+      // This comparison needs all slabs at once.
       const whole = { descriptor, offset: 0, length: SLABS * SLAB_BYTES };
       const last = comparer.isEqual({ ...whole, hash: hashAt(0, whole.length) }, direct?.fd);
       if (control.signal.aborted) await expect(last).rejects.toBe(STOPPED);

@@ -20,7 +20,7 @@ import { assertSameTree, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
 
-/** What a restore in place removes, and when. */
+/** The removals of a restore in place, and their order. */
 const work = tempDirectory('removal');
 const at = (...names: string[]): string => join(work, ...names);
 let repository: Repository;

@@ -28,7 +28,7 @@ afterAll(() => {
   fs.rmSync(work, { recursive: true, force: true });
 });
 
-/** An entry for threads of which one dies in the middle of such a task. */
+/** An entry for threads: a thread dies in the middle of such a task, once. */
 function mortal(task: string): URL {
   const death = JSON.stringify({ task, once: at(`once-${task}`) });
   const modules = ['../../support/mortal-thread.ts', '../../../src/workers/thread.ts'];
@@ -57,7 +57,7 @@ it.each(['hashPartly', 'compareRanges', 'open', 'setAttributes'])(
       for (const place of [0, 4 * MIB - 1, 9 * MIB]) fs.writeSync(file, 'X', place);
       fs.fsyncSync(file);
       fs.closeSync(file);
-      // Of what is in the page cache nothing is read directly.
+      // Direct reads need files that are not in the page cache.
       const evict = [`if=${join(target, name)}`, 'iflag=nocache', 'count=0', 'status=none'];
       execFileSync('dd', evict);
     }
@@ -70,7 +70,7 @@ it.each(['hashPartly', 'compareRanges', 'open', 'setAttributes'])(
         () => 'none',
         (error: unknown) => messageOf(error),
       );
-      // Without direct reads, as on some file systems, no thread is asked to hash what was read.
+      // Without direct reads, as on some file systems, no thread gets this task.
       const isAsked = task !== 'hashPartly' || fs.existsSync(at(`once-${task}`));
       expect(reason).toContain(isAsked ? 'a worker thread died: killed on purpose' : 'none');
     }

@@ -45,7 +45,7 @@ const inPlace = (
   restoreTreeInPlace(repository, from, target, {
     logger: silentLogger,
     signal: new AbortController().signal,
-    // Whatever else runs on this machine is looked for in another file.
+    // A separate test covers processes that have the files open.
     ignoreOpenFiles: true,
     ...options,
   });
@@ -249,7 +249,7 @@ describe('a tree that is brought back to a snapshot', () => {
       expect(fs.readFileSync(join(target, 'README/logs/a.log'), 'utf8')).toBe('log');
       expect(fs.readdirSync(target).filter((name) => name.startsWith('.'))).toEqual([]);
     }
-    // Nothing of the directory goes unless all of it may go.
+    // The directory stays untouched unless all of it may be removed.
     expect(fs.existsSync(join(target, 'README/other'))).toBe(true);
     await inPlace(target);
     assertSameTree(at('tree'), target);

@@ -15,10 +15,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const LONG: Partial<UploadOptions> = { listingEntriesMax: 100 };
 
-/**
- * Names of all kinds, in one directory, with directories, links, an ignore file and what it
- * ignores.
- */
+/** A directory with names of all kinds: directories, links, an ignore file and ignored files. */
 function makeLong(path: string): void {
   fs.mkdirSync(path, { recursive: true });
   for (let i = 0; i < 2000; i++)

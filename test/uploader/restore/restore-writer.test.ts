@@ -53,7 +53,7 @@ it('a content that cannot be loaded is not written later, when its descriptor is
     const target = { descriptor: descriptors[i] ?? -1, offset: 0, sparse: false };
     return writer.add({ entry, compressedObject: false, target });
   });
-  // What a restore does with a file that failed; the next file gets the number.
+  // A restore closes a failed file like this, and the next file gets the number.
   const [sound, broken] = writes;
   const failed = (broken ?? expect.fail()).catch((error: unknown) => {
     fs.closeSync(descriptors[1] ?? -1);

@@ -179,7 +179,7 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
   }
   expect(checkpoints).toBe(30);
   expect(looks).toBe(1);
-  // Nothing goes on after the end.
+  // No checkpoint runs after the end.
   let hasStopped = false;
   const stopped = timer.stop().then(() => (hasStopped = true));
   await new Promise((resolve) => setImmediate(resolve));
@@ -205,7 +205,7 @@ it('an abort ends a look at what others wrote that the storage does not answer, 
   const logger = recordingLogger();
   const options = { ...INTERVALS, signal: controller.signal, logger };
   const timer = new CheckpointTimer(repository, options);
-  // What is stored is made durable; then the index is old, and the listing hangs.
+  // Make the contents durable first. Then the index is old, and the listing hangs.
   await repository.contents.flush();
   clock.offsetNs += 20n * MINUTE_NS;
   isHanging = true;

@@ -54,8 +54,8 @@ const at = (name: string): string => join(work, name);
 const signal = new AbortController().signal;
 const LARGE_BYTES = 36 << 20;
 /**
- * Pieces of large files that are read before the upload is held: some are stored by then, though
- * the last chunks wait for others to be hashed with.
+ * Pieces of large files that are read before the upload is held. Some of them are stored by then.
+ * The last chunks wait for more chunks to be hashed with.
  */
 const PIECES_BEFORE = 7;
 
@@ -149,7 +149,10 @@ async function assertWhole(scene: Scene, { snapshot, counters }: UploadResult): 
   expect(result.problems).toEqual([]);
 }
 
-/** What the previous snapshot has, what an expired one had, what is new, and two large files. */
+/**
+ * A tree with files of the previous snapshot, files of an expired snapshot, new files, and two
+ * large files.
+ */
 async function makeTree(scene: Scene, repository: Repository): Promise<{ smallFiles: number }> {
   const { tree, clock } = scene;
   const old = `${tree}-old`;
@@ -209,7 +212,7 @@ describe('an upload that takes two days, with full maintenance every six hours',
     await restore(reader, result.rootEntry, at('tree-out'));
     assertSameTree(scene.tree, at('tree-out'));
     expect((await snapshotsNow(reader)).map(({ id }) => id)).toEqual([result.id]);
-    // Nothing was ever without a root, so the check at the end had nothing to do.
+    // No content was ever without a root, so the check at the end did no work.
     expect(logger.messages).not.toContain(REPAIR);
   });
 
@@ -273,7 +276,7 @@ interface KopiaSnapshot {
   readonly incomplete?: string;
 }
 
-/** Takes away what the upload has stored so far, as a collection would that no root held back. */
+/** Removes the stored part of the upload, as a collection would without a root. */
 async function takeAway(scene: Scene, how: 'marked' | 'dropped' | 'pack deleted'): Promise<void> {
   await using owner = await scene.open();
   scene.clock.offsetNs += 5n * HOUR_NS;
@@ -429,7 +432,7 @@ it.each([true, false])(
   async (checkpointed) => {
     const { scene, result, writer } = await sleepyFlush(`sleepy-${checkpointed}`, { checkpointed });
     await assertWhole(scene, await result);
-    // One snapshot, and no checkpoint beside it.
+    // A single snapshot, without a checkpoint.
     expect((await snapshotsNow(writer)).map(({ id }) => id)).toEqual([(await result).id]);
     await writer.close();
   },
@@ -485,8 +488,8 @@ it(
 );
 
 /**
- * The checkpoints that four backups of the tree, running elsewhere, and a killed one have, after
- * one of ours that took five hours.
+ * The checkpoints of four backups of the tree on other nodes, and of a killed backup. Our own
+ * backup took five hours before.
  */
 async function leftBeside(clock: OffsetClock, name: string, aheadNs: bigint): Promise<string[]> {
   const path = at(`${name}-repo`);

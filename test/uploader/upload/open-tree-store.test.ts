@@ -44,7 +44,7 @@ it.each([0, 3000])(
     expect(stored?.summary).toMatchObject({ incomplete: 'checkpoint', files: ENTRIES });
     const entries = await readDirectory(repository, stored?.objectId as ObjectId);
     expect(entries.map(({ name }) => Number(name.slice(0, 6)))).toEqual([...Array(ENTRIES).keys()]);
-    // The upload goes on with what it has, as if no checkpoint had been made.
+    // The upload continues with its own state, as without a checkpoint.
     const { id, summary } = await writer.finish(0n, false);
     expect([summary.files, (await readDirectory(repository, id)).length]).toEqual([
       written,

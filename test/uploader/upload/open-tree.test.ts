@@ -77,7 +77,7 @@ class Scene {
     return this.writer.write(outcomesOf(NAMES));
   }
 
-  /** What an upload does at the end of a directory. */
+  /** The steps of an upload at the end of a directory. */
   async finish(): Promise<StoredDirectory> {
     const done = this.writer.finish(MTIME_NS, false);
     const place = this.#outcomes.reserve();
@@ -110,7 +110,7 @@ it('a checkpoint finds a directory once and whole, at whatever moment of its end
     await ticks(moment);
     const { objectId, summary } = await scene.checkpoint();
     const { id } = await finishing;
-    // Its end had begun, so the directory itself is what the checkpoint names.
+    // The end of the directory had begun, so the checkpoint names the directory itself.
     expect([moment, objectId, summary?.incomplete]).toEqual([moment, id, undefined]);
   }
 });

@@ -178,7 +178,7 @@ describe('what cannot be created', () => {
 
   it('in a namespace that there is not', async () => {
     const { code, err } = await api.longshore('backup', 'create', 'a', '-n', 'elsewhere');
-    // The last one that is given counts.
+    // The last -n counts.
     expect({ code, err }).toEqual({ code: 0, err: '' });
     const words = ['backup', 'create', 'b', '--kubeconfig', api.kubeconfig, '-n', 'elsewhere'];
     const { runHere } = await import('../../../support/command-line.ts');

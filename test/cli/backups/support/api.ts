@@ -26,7 +26,7 @@ export class Api implements AsyncDisposable {
   readonly server: ApiServer;
   readonly client: KubeClient;
   readonly kubeconfig: string;
-  /** What the location is in. */
+  /** The bucket of the location. */
   readonly bucket: string;
 
   private constructor(server: ApiServer, directory: string) {
@@ -51,7 +51,7 @@ export class Api implements AsyncDisposable {
     return api;
   }
 
-  /** One object in the namespace of Velero. */
+  /** Creates an object in Velero's namespace. */
   add<T extends KubeObject>(
     resource: Resource<T>,
     name: string,

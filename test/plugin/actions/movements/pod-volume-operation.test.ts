@@ -16,7 +16,7 @@ const backupOf = (status: object): PodVolumeBackup =>
     status,
   }) as unknown as PodVolumeBackup;
 
-/** `found`: what the API server answers, once after the other. */
+/** `found`: answers of the API server, in order. */
 function opened(...found: (PodVolumeBackup | undefined | Error)[]) {
   const patches: unknown[] = [];
   const next = (): Promise<PodVolumeBackup | undefined> => {

@@ -10,7 +10,7 @@ const OWNER = { namespace: 'velero', uid: 'u' };
 const never = new AbortController().signal;
 const ids = (count: number): string[] => Array.from({ length: count }, (_, i) => `id-${i}`);
 
-/** What was asked for, by the list and singly. */
+/** Counts requests, for the list and for single objects. */
 class Asked {
   lists = 0;
   singles = 0;
@@ -49,7 +49,7 @@ describe('a look at many operations of one backup', () => {
     await one.poll(1);
     await one.poll(1);
     expect(one).toMatchObject({ lists: 0, singles: 2 });
-    // Of ten thousand that were there at the last look a few still run.
+    // At the last poll ten thousand operations ran, and now a few still run.
     const many = new Asked(10_000);
     await many.poll(10_000);
     expect(many).toMatchObject({ lists: 1, singles: 1 });

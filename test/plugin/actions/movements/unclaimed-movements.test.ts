@@ -18,9 +18,7 @@ const NOBODY = { waitsFor: 'a node-agent: there is none', isLasting: true };
 class World {
   download: object = {};
   hindrance: object | undefined = NOBODY;
-  /**
-   * What the API server says to the question about agents, and to the write that ends a movement.
-   */
+  /** The API server's errors for the read of agents, and for the write that ends a movement. */
   refusals: { asking?: Error; ending?: Error } = {};
   asked = 0;
   readonly patches: unknown[] = [];
@@ -115,7 +113,7 @@ describe('a movement that nobody takes up', () => {
         name: 'd1',
         namespace: 'velero',
         spec: { cancel: true },
-        // Whoever takes it up meanwhile is not disturbed.
+        // A movement that an agent has accepted meanwhile is not changed.
         metadata: { uid: 'du', resourceVersion: '7' },
       },
     ]);

@@ -108,7 +108,7 @@ it('a snapshot that says something else does not decide about others of the same
   await left(VICTIM, 'over', uploading.metadata.uid, `${NAMESPACE}/uploading`);
   await sweep('b-tenant');
   const names = (await remaining()).filter((each) => !each.includes('/velero-'));
-  // Those that name this server are its own, and there is neither a backup nor an upload for them.
+  // Snapshots that name this server are its own, and have neither a backup nor an upload.
   expect(names.sort()).toEqual(
     ['a-0', 'a-2', 'b-0', 'b-2']
       .map((name) => `${TENANT}/${name}`)
@@ -364,7 +364,7 @@ describe('a content that was kept', () => {
     const place = `${NAMESPACE}/noted`;
     const released = { place, policy: 'Delete', marks: handle };
     await bound('noted-old', metadata.uid, { ...released, note: ago(3600) });
-    // Of a clock that was wrong.
+    // Noted by a clock that was wrong.
     await bound('noted-ahead', metadata.uid, { ...released, note: ago(-3600) });
     await bound('noted-now', metadata.uid, { ...released, note: ago(10) });
     await bound('noted-by-user', metadata.uid, released);
@@ -422,7 +422,7 @@ it('marks the very content for deletion that it has looked at, and again when ot
       return test.client.patch(resource, ref, patch, options);
     },
   });
-  // As if its class kept what the storage has.
+  // As if the storage kept the snapshots, because of the class.
   const contents = await test.client.list(VOLUME_SNAPSHOT_CONTENTS);
   const retaining = withCalls(client, {
     find: async (resource, ref, options) => {
