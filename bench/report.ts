@@ -104,7 +104,7 @@ const table = (rows: readonly (readonly string[])[]): string =>
 
 function conditionsText({ date, commit, node, kopia, cpu, cores, results }: Report): string {
   const pairs = Math.min(...results.map(({ runs }) => runs.ours?.length ?? 0));
-  return `Measured on ${date} at commit ${commit}: ${cores} cores (${cpu}), Node ${node}, Kopia ${kopia}, medians of at least ${pairs} pairs.`;
+  return `Measured on ${date} at commit ${commit} with Node ${node}, Kopia ${kopia} and ${cores} cores (${cpu}). All figures are medians of at least ${pairs} pairs.`;
 }
 
 function engineTable(report: Report): string {
@@ -132,7 +132,7 @@ function missedTable({ results }: Report): string {
   const header = ['missed: Longshore / Kopia', 'seconds', 'CPU s', 'peak MiB', 'ratio', 'bar'];
   const met = results
     .filter((result) => !isMissed(result))
-    .map((result) => `${result.scenario.name} ${ratioOf(result).toFixed(2)}`);
+    .map((result) => `\`${result.scenario.name} ${ratioOf(result).toFixed(2)}\``);
   return `${table([header, ...rows])}\n\nMet: ${met.join(', ')}.`;
 }
 
