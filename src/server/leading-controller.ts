@@ -7,7 +7,7 @@ export interface Lead {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  /** The clock of this process. */
+  /** The clock that the controller was given; the system's by default. */
   readonly clock: Clock;
   /** Aborted when this process stops leading. */
   readonly signal: AbortSignal;

@@ -10,9 +10,9 @@ const run = (before: string, end: string): SpawnSyncReturns<string> =>
     [
       '--input-type=module',
       '-e',
-      `import { leaveDespiteOutput } from '${SOURCES}cli/output/exit-despite-output.ts';
+      `import { exitDespiteOutput } from '${SOURCES}cli/output/exit-despite-output.ts';
       import { posix } from '${SOURCES}base/index.ts';
-      leaveDespiteOutput();
+      exitDespiteOutput();
       ${before};
       setTimeout(() => { ${end} }, 1);
       setTimeout(() => console.log('it goes on'), 2000);`,

@@ -372,7 +372,10 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       expect(make(projectWithFetchedBinary('project-arm64'), out, 'arm64')).toMatch(/sha256:/);
       const AARCH64 = 183;
       const machines = machinesOf(out);
-      expect(machines.size).toBe(machinesOf(rootfs).size);
+      // The ready-made parts need other libraries of C on each architecture.
+      const programs = (found: ReadonlyMap<string, number>): number =>
+        [...found.keys()].filter((path) => !/\.so(\.|$)/.test(path)).length;
+      expect(programs(machines)).toBe(programs(machinesOf(rootfs)));
       expect([...new Set(machines.values())]).toEqual([AARCH64]);
       const parts = [...machines.keys()].filter((path) => path.endsWith('.node')).sort();
       expect(parts.map((path) => path.split('/').at(-1))).toEqual([

@@ -94,25 +94,24 @@ export class FinalizerQueue<T extends Run> {
   async #reconcile(key: string): Promise<Result | undefined> {
     const object = this.#objects?.get(refOf(key));
     if (!object || !isFinalizing(phaseIn(object))) return undefined;
-    const place = await this.#options.placeOf(object);
-    return this.#turns.run(place, () => this.#finalize(object));
-  }
-
-  async #finalize(object: T): Promise<Result | undefined> {
-    const { finalize, signal } = this.#options;
     try {
-      const again = await finalize(object);
-      this.#away.delete(object.metadata.uid);
-      if (again?.because !== undefined) this.#say(object, again.because);
-      return again && { requeueAfterMs: again.againMs };
+      const place = await this.#options.placeOf(object);
+      return await this.#turns.run(place, () => this.#finalize(object));
     } catch (error) {
-      if (signal.aborted) throw error;
+      if (this.#options.signal.aborted) throw error;
       this.#say(object, messageOf(error));
       // The controller retries with back-off.
       if (!this.#isAwayForLong(object, error)) throw error;
       await this.#giveUp(object, error);
       return undefined;
     }
+  }
+
+  async #finalize(object: T): Promise<Result | undefined> {
+    const again = await this.#options.finalize(object);
+    this.#away.delete(object.metadata.uid);
+    if (again?.because !== undefined) this.#say(object, again.because);
+    return again && { requeueAfterMs: again.againMs };
   }
 
   /** An outage of the API server says nothing about the files, so it resets the time. */

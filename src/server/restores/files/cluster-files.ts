@@ -313,8 +313,10 @@ export class ClusterFiles {
       const change = { data: { [nameOf(key)]: null } };
       const left = await client.patch(CONFIG_MAPS, this.#ref(), change, { signal });
       this.#take(left);
+      // Older answers to other deletions may arrive later.
+      const isLast = this.#entries?.size === 0 && !this.#isApart;
       await this.#removePages(old, signal);
-      if (this.#entries?.size !== 0 || this.#isApart) return;
+      if (!isLast) return;
       // Keep the index if another process has just added a file.
       const { resourceVersion } = left.metadata;
       await client.delete(CONFIG_MAPS, this.#ref(), { resourceVersion, signal });

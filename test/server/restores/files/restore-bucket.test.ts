@@ -1,5 +1,11 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { bucketOf, RestoreArchive, sealsFolder } from '../../../../src/archive/index.ts';
+import {
+  bucketOf,
+  RestoreArchive,
+  restoreJournalFolder,
+  sealsFolder,
+} from '../../../../src/archive/index.ts';
 import { CodedError } from '../../../../src/base/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
 import {
@@ -11,6 +17,7 @@ import {
 } from '../../../../src/kube/index.ts';
 import { RESTORE_FILES_LABEL } from '../../../../src/server/restores/files/cluster-files.ts';
 import { RestoreBucket } from '../../../../src/server/restores/files/restore-bucket.ts';
+import { removeJournals } from '../../../../src/server/runs/journal.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { bucketThrough } from '../../../support/bucket-through.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
@@ -39,6 +46,9 @@ class Place {
   refuses: (call: string, key: string) => boolean = () => false;
   /** Called before an object is created or patched. */
   beforeWrite: (sent: object) => Promise<void> = () => Promise.resolve();
+  /** Called when an object is patched, before the answer. */
+  beforeAnswer: () => Promise<void> = () => Promise.resolve();
+  beforeDelete: () => Promise<void> = () => Promise.resolve();
 
   constructor(uid: string, bucket = new MemoryBucket()) {
     this.uid = uid;
@@ -62,13 +72,16 @@ class Place {
           throw new CodedError('KUBE_CONFLICT', 'the object has been modified');
         }
         const metadata = { resourceVersion: String(Number(now?.resourceVersion) + 1) };
-        return cluster.patch(resource, ref, { ...change, metadata });
+        const answer: object = await cluster.patch(resource, ref, { ...change, metadata });
+        await this.beforeAnswer();
+        return answer;
       },
       list: (_: Resource<KubeObject>, { labelSelector = '' }: { labelSelector?: string }) =>
         Promise.resolve(this.maps.filter(({ metadata }) => hasLabel(metadata, labelSelector))),
-      delete: (_: Resource<KubeObject>, { namespace, name }: KubeObject['metadata']) => {
+      delete: async (_: Resource<KubeObject>, { namespace, name }: KubeObject['metadata']) => {
+        await this.beforeDelete();
         cluster.remove('configmaps', `${namespace ?? ''}/${name}`);
-        return Promise.resolve(true);
+        return true;
       },
     } as unknown as KubeClient;
     const refusing = bucketThrough(this.bucket, async (call, key, task) => {
@@ -262,6 +275,24 @@ describe('the bucket of a restore', () => {
     const keys = await Array.fromAsync(place.open().list('restores/r1/longshore-journal/'));
     expect(keys).toHaveLength(400);
     expect((await bytesOf(place.open(), JOURNAL('u1', 399))).length).toBeGreaterThan(0);
+  });
+
+  it('keeps no ConfigMap of a removed journal when a newer answer overtakes an older one', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    const bucket = place.open();
+    for (let at = 0; at < 2; at++) await bucket.put(JOURNAL('u1', at), [Buffer.from('segment')]);
+    const older = Promise.withResolvers<undefined>();
+    let answers = 0;
+    place.beforeAnswer = async () => {
+      if (answers++ === 0) await older.promise;
+    };
+    place.beforeDelete = async () => {
+      older.resolve(undefined);
+      await nextTurn();
+    };
+    await removeJournals(bucket, restoreJournalFolder('r1', 'u1'), signal);
+    expect(place.maps).toEqual([]);
   });
 
   it('lets nobody go on from a journal that did not fit', async () => {
