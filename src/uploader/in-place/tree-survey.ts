@@ -12,7 +12,13 @@ import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapsh
 import { NameSet } from '../listing/name-set.ts';
 import { nodeIn } from '../../volume-files/index.ts';
 import { hasAllAttributes, mayMake, restored } from '../restore/restore-entry.ts';
-import { diskNameOf, keyOfEntry, keyOfName, RawNames } from '../restore/restore-names.ts';
+import {
+  type DiskName,
+  diskNameOf,
+  keyOfEntry,
+  keyOfName,
+  RawNames,
+} from '../restore/restore-names.ts';
 import type { RestoreReport } from '../restore/restore-report.ts';
 import {
   isUnfinished,
@@ -63,6 +69,22 @@ interface Above {
   readonly parent: TargetDirectory | undefined;
   readonly path: string;
   readonly rules: BackupRules | undefined;
+}
+
+/** What is known of a directory. `names` are keys of all names in the snapshot. */
+interface Known {
+  readonly names: NameSet;
+  readonly path: string;
+  readonly rules: BackupRules | undefined;
+}
+
+/** The key of a listed name. */
+const keyOfListed = (name: Buffer): string => keyOfName(isUtf8(name) ? decodeGoUtf8(name) : name);
+
+/** Undefined if there is no such entry. Throws like `fs`. */
+async function identityOf(directory: TargetDirectory, name: DiskName): Promise<string | undefined> {
+  const found = await directory.identityAt(name);
+  return found && `${found.device} ${found.inode}`;
 }
 
 /** Compares a snapshot and a target, directory by directory, before anything is written. */
@@ -132,7 +154,7 @@ export class TreeSurvey {
     if (!directory) return;
     // The backup stores a cache as an empty directory.
     if (count > 0 || (await rules?.isCache(directory)) !== true) {
-      await this.#extras(directory, names, path, rules);
+      await this.#extras(directory, entry, { names, path, rules });
     }
     if (this.#task !== 'room' && !signal.aborted) await this.#attributes(directory, entry, path);
   }
@@ -348,18 +370,19 @@ export class TreeSurvey {
   /** Counts or removes entries that the snapshot lacks. */
   async #extras(
     directory: TargetDirectory,
-    names: NameSet,
-    path: string,
-    rules: BackupRules | undefined,
+    entry: DirectoryEntry,
+    { names, path, rules }: Known,
   ): Promise<void> {
     const { report } = this.#parts;
     const { signal } = report;
     const directories: Buffer[] = [];
     try {
+      const aliases = await this.#aliases(directory, entry, names);
+      if (!aliases) return;
       for await (const named of directory.names()) {
         signal.throwIfAborted();
         this.#parts.options.onStep?.();
-        if (!(await this.#isExtra(directory, named, { names, path, rules }))) continue;
+        if (!(await this.#isExtra(directory, named, { names, path, rules, aliases }))) continue;
         if (this.#task === 'room') {
           // Always removed: a killed restore in place may have left most of a large file.
           const isLeft = isUnfinished(String(named.name)) && named.isFile();
@@ -379,15 +402,57 @@ export class TreeSurvey {
     }
   }
 
+  /**
+   * Entries of the snapshot that the file system lists under other names, as identities. It may
+   * ignore case and keep an older spelling, or drop a dot at the end. Undefined if the snapshot has
+   * every listed name.
+   */
+  async #aliases(
+    directory: TargetDirectory,
+    { objectId }: DirectoryEntry,
+    names: NameSet,
+  ): Promise<ReadonlySet<string> | undefined> {
+    const { repository, report, options } = this.#parts;
+    const { signal } = report;
+    let [count, found] = [0, 0];
+    for await (const { name } of directory.names()) {
+      signal.throwIfAborted();
+      options.onStep?.();
+      count++;
+      if (names.has(keyOfListed(name))) found++;
+    }
+    if (found === count) return undefined;
+    const aliases = new Set<string>();
+    if (found === names.size) return aliases;
+    const listed = new NameSet();
+    for await (const { name } of directory.names()) listed.add(keyOfListed(name));
+    for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
+      const missing = entries.filter((entry) => !listed.has(keyOfEntry(entry)));
+      options.onStep?.();
+      await mapLimited(missing, COMPARED_MAX, async (entry) => {
+        try {
+          aliases.add((await identityOf(directory, diskNameOf(entry))) ?? '');
+        } catch {
+          // No entry has an unsafe name, or one that is too long.
+        }
+      });
+    }
+    aliases.delete('');
+    return aliases;
+  }
+
   async #isExtra(
     directory: TargetDirectory,
     named: Named,
-    { names, path, rules }: { names: NameSet; path: string; rules: BackupRules | undefined },
+    { names, path, rules, aliases }: Known & { readonly aliases: ReadonlySet<string> },
   ): Promise<boolean> {
     const { options, result } = this.#parts;
     const name = decodeGoUtf8(named.name);
     const isText = isUtf8(named.name);
-    if (names.has(keyOfName(isText ? name : named.name))) return false;
+    if (names.has(keyOfListed(named.name))) return false;
+    if (aliases.size > 0 && aliases.has((await identityOf(directory, named.name)) ?? '')) {
+      return false;
+    }
     // Kopia replaces characters of names that are not UTF-8. This entry may be stored.
     if (!isText && names.has(name)) {
       result.kept++;

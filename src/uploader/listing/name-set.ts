@@ -16,6 +16,10 @@ export class NameSet {
   #slots = new Uint32Array(128);
   #count = 0;
 
+  get size(): number {
+    return this.#count;
+  }
+
   /** Returns whether the name is new. */
   add(name: string): boolean {
     if (this.#count >= (this.#slots.length / 2) * LOAD_MAX) this.#grow();

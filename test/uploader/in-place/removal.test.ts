@@ -1,7 +1,7 @@
 import * as fs from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../../src/base/index.ts';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { pinnedPath, silentLogger } from '../../../src/base/index.ts';
 import type { Repository } from '../../../src/repository/index.ts';
 import {
   DEFAULT_POLICY,
@@ -16,6 +16,7 @@ import {
   restoreTreeInPlace,
   type RulesOfBackup,
 } from '../../../src/uploader/index.ts';
+import { TargetDirectory } from '../../../src/uploader/restore/target-directory.ts';
 import { assertSameTree, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
@@ -191,5 +192,79 @@ describe('names that the rules of the backup left out', () => {
     });
     await inPlace(root, at('asked'));
     expect(filesIn('asked')).toEqual(Object.keys(stored).sort());
+  });
+});
+
+const FILE_SYSTEMS = {
+  /** SMB, ext4 with casefold: ignores case, and keeps the first spelling. */
+  'ignores case': { isSame: (name: string) => name.toLowerCase(), stored: (name: string) => name },
+  /** VFAT, Windows servers: drops dots at the end. */
+  'drops dots': {
+    isSame: (name: string) => name.replace(/\.+$/, ''),
+    stored: (name: string) => name.replace(/\.+$/, ''),
+  },
+};
+
+/** Paths as on a file system that finds an entry under other names. */
+async function onFileSystem(
+  kind: keyof typeof FILE_SYSTEMS,
+  task: () => Promise<void>,
+): Promise<void> {
+  const { isSame, stored } = FILE_SYSTEMS[kind];
+  const own = Object.getOwnPropertyDescriptor(TargetDirectory.prototype, 'pathOf');
+  const pathOf = own?.value as TargetDirectory['pathOf'];
+  const spy = vi.spyOn(TargetDirectory.prototype, 'pathOf');
+  spy.mockImplementation(function (this: TargetDirectory, name) {
+    const text = String(name);
+    if (text === '.' || text === '..') return pathOf.call(this, name);
+    const names = fs.readdirSync(`${pinnedPath(this.descriptor)}/.`);
+    const found = names.find((each) => isSame(each) === isSame(text));
+    return pathOf.call(this, found ?? stored(text));
+  });
+  try {
+    await task();
+  } finally {
+    spy.mockRestore();
+  }
+}
+
+describe('an entry that the file system lists under another name', () => {
+  const bytes = noise('other-name', 300_000);
+
+  it('is that of the snapshot, where case does not matter', async () => {
+    const stored = { 'Report.txt': 'report', 'Data/File': bytes };
+    const { rootEntry } = await backUp(repository, write('spelling', stored));
+    for (const removeFirst of [false, true]) {
+      const target = `ignores-case-${removeFirst}`;
+      write(target, { 'report.txt': 'newer', 'data/FILE': 'newer', EXTRA: 'e', 'data/more': 'm' });
+      await onFileSystem('ignores case', async () => {
+        expect(await inPlace(rootEntry, at(target), { dryRun: true })).toMatchObject({
+          removed: 2,
+          changed: 2,
+          created: 0,
+        });
+        await inPlace(rootEntry, at(target), { removeFirst });
+      });
+      expect(filesIn(target)).toEqual(['data/FILE', 'report.txt']);
+      expect(fs.readFileSync(at(target, 'report.txt'), 'utf8')).toBe('report');
+      expect(bytes.equals(fs.readFileSync(at(target, 'data/FILE')))).toBe(true);
+    }
+  });
+
+  it('is that of the snapshot, where dots at the end are dropped', async () => {
+    const { rootEntry } = await backUp(repository, write('dots', { 'a.': 'a', b: 'b' }));
+    write('drops-dots', { extra: 'e' });
+    await onFileSystem('drops dots', async () => {
+      await inPlace(rootEntry, at('drops-dots'));
+      await inPlace(rootEntry, at('drops-dots'));
+    });
+    expect(filesIn('drops-dots')).toEqual(['a', 'b']);
+  });
+
+  it('is an extra entry on other file systems', async () => {
+    const { rootEntry } = await backUp(repository, write('plain-names', { Report: 'report' }));
+    write('minds-case', { report: 'r', 'Report.': 'r' });
+    await inPlace(rootEntry, at('minds-case'));
+    expect(filesIn('minds-case')).toEqual(['Report']);
   });
 });
