@@ -1,7 +1,8 @@
 import { execFileSync, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
-import { afterAll, beforeEach, describe, expect, it } from 'vitest';
+import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import {
   blobId,
@@ -216,6 +217,60 @@ describe('the cache on disk', () => {
       expect(await restore(last)).toBe(8);
       expect(await restore(last)).toBe(0);
       expect(sizeOf(directory)).toBeLessThanOrEqual(bytesMax / 2);
+    });
+
+    it('does not count twice what another process evicted', async () => {
+      const bytesMax = 1 << 20;
+      const part = noise('evicted', 50_000);
+      const ids = Array.from({ length: 16 }, (_, i) =>
+        blobId(`p${String(i).padStart(32, '0')}-s0`),
+      );
+      for (const id of ids) await inner.putBlob(id, [part]);
+      const read = async (storage: BlobStorage, wanted: typeof ids): Promise<void> => {
+        for (const id of wanted) await storage.getBlob(id, { offset: 0, lengthBytes: part.length });
+      };
+      {
+        await using earlier = await openWithData(bytesMax);
+        await read(earlier, ids.slice(0, 8));
+      }
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      await using storage = await openWithData(bytesMax);
+      await read(storage, ids.slice(7, 8));
+      // As another process does: it removes entries and corrects the total.
+      const gone = fs.readdirSync(directory).filter((name) => /^p0*[0-3]-s0/.test(name));
+      for (const name of gone) fs.rmSync(join(directory, name));
+      expect(gone).toHaveLength(4);
+      fs.writeFileSync(join(directory, TOTAL), String(sizeOf(directory)));
+      await read(storage, ids.slice(8));
+      const total = Number(fs.readFileSync(join(directory, TOTAL), 'utf8'));
+      expect(total).toBeGreaterThanOrEqual(sizeOf(directory));
+      expect(sizeOf(directory)).toBeLessThanOrEqual(bytesMax / 2);
+    });
+
+    it('looks up the times of its entries once, not for every read', async () => {
+      const count = 100;
+      const ids = Array.from({ length: 2 * count }, (_, i) =>
+        blobId(`p${String(i).padStart(32, '0')}-s0`),
+      );
+      for (const id of ids) await inner.putBlob(id, [bytes]);
+      const restore = async (wanted: typeof ids): Promise<void> => {
+        // Room for some 100 entries of two blocks.
+        await using storage = await openWithData(200 * 8192);
+        for (const id of wanted) await storage.getBlob(id, { offset: 0, lengthBytes: 5000 });
+      };
+      await restore(ids.slice(0, count));
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      const looks = vi.spyOn(fs.promises, 'stat');
+      syncBuiltinESMExports();
+      try {
+        await restore(ids.slice(count));
+        const asked = looks.mock.calls.filter(([path]) => String(path).startsWith(directory));
+        expect(asked.length).toBeGreaterThan(0);
+        expect(asked.length).toBeLessThan(4 * count);
+      } finally {
+        looks.mockRestore();
+        syncBuiltinESMExports();
+      }
     });
   });
 

@@ -5,6 +5,7 @@ import type { BlobId } from '../storage.ts';
 
 /** A stored range of a pack. */
 interface Stored {
+  readonly id: string;
   readonly name: string;
   readonly start: number;
   readonly end: number;
@@ -14,6 +15,11 @@ interface Stored {
 const NAME = /^(p[^.]*)\.(\d+)\.(\d+)\.data$/;
 /** Parallel requests for times of entries. */
 const LOOKS_MAX = 16;
+/** Block size of ext4, XFS and most others. Smaller files count as a block. */
+const BLOCK_BYTES = 4096;
+
+export const inBlocks = (lengthBytes: number): number =>
+  Math.ceil(lengthBytes / BLOCK_BYTES) * BLOCK_BYTES;
 
 /**
  * Ranges of data packs in the directory of a cache, for several processes. Entries have no digest:
@@ -24,6 +30,9 @@ export class CachedPacks {
   /** This process keeps entries that were used after its start. */
   readonly #startMs = Number(systemClock.nowNs() / 1_000_000n);
   #packs: Promise<Map<string, Stored[]>> | undefined;
+  /** Entries that this process has not used, the least recently used last. */
+  #old: Promise<Stored[]> | undefined;
+  /** Disk space of the entries. */
   #bytes = 0;
 
   constructor(directory: string) {
@@ -48,8 +57,16 @@ export class CachedPacks {
   #add(packs: Map<string, Stored[]>, id: string, start: number, length: number): void {
     const stored = packs.get(id) ?? [];
     packs.set(id, stored);
-    stored.push({ name: nameOf(id, start, length), start, end: start + length });
-    this.#bytes += length;
+    stored.push({ id, name: nameOf(id, start, length), start, end: start + length });
+    this.#bytes += inBlocks(length);
+  }
+
+  #forget(packs: ReadonlyMap<string, Stored[]>, entry: Stored): void {
+    const stored = packs.get(entry.id);
+    const at = stored?.indexOf(entry) ?? -1;
+    if (at < 0) return;
+    stored?.splice(at, 1);
+    this.#bytes -= inBlocks(entry.end - entry.start);
   }
 
   /** Undefined if the entries do not cover the range. */
@@ -59,7 +76,8 @@ export class CachedPacks {
     lengthBytes: number,
     into: Uint8Array | undefined,
   ): Promise<Uint8Array | undefined> {
-    const stored = (await this.#load()).get(id);
+    const packs = await this.#load();
+    const stored = packs.get(id);
     const parts = stored && cover(stored, offset, offset + lengthBytes);
     if (!parts) return undefined;
     const bytes = into?.subarray(0, lengthBytes) ?? Buffer.allocUnsafe(lengthBytes);
@@ -68,7 +86,7 @@ export class CachedPacks {
       const part = bytes.subarray(start - offset, end - offset);
       if (await this.#readPart(entry, start, part)) continue;
       // The file is damaged, or another process evicted it.
-      stored.splice(stored.indexOf(entry), 1);
+      this.#forget(packs, entry);
       return undefined;
     }
     return bytes;
@@ -94,8 +112,10 @@ export class CachedPacks {
   /** Removes the entries of a pack. */
   async drop(id: BlobId): Promise<void> {
     const packs = await this.#load();
-    for (const { name } of packs.get(id) ?? []) await this.#remove(name);
-    packs.delete(id);
+    for (const entry of packs.get(id)?.slice() ?? []) {
+      this.#forget(packs, entry);
+      await this.#remove(entry.name);
+    }
   }
 
   /**
@@ -106,27 +126,38 @@ export class CachedPacks {
   async makeRoom(lengthBytes: number, bytesMax: number): Promise<number | undefined> {
     const packs = await this.#load();
     if (this.#bytes + lengthBytes <= bytesMax) return 0;
-    const all = [...packs.values()].flat();
-    const looks = await mapLimited(all, LOOKS_MAX, async (entry) => {
-      const stat = await fs.stat(join(this.#directory, entry.name)).catch(() => undefined);
-      return { entry, usedMs: stat?.mtimeMs ?? 0 };
-    });
-    const old = looks
-      .filter(({ usedMs }) => usedMs < this.#startMs)
-      .sort((a, b) => a.usedMs - b.usedMs);
-    const gone = new Set<Stored>();
-    const bytesBefore = this.#bytes;
-    for (const { entry } of old) {
-      if (this.#bytes + lengthBytes <= bytesMax) break;
+    const old = await (this.#old ??= this.#leastUsedLast([...packs.values()].flat()));
+    let removedBytes = 0;
+    while (this.#bytes + lengthBytes > bytesMax) {
+      const entry = old.pop();
+      if (!entry) return undefined;
+      const usedMs = await this.#usedMs(entry);
+      if (usedMs !== undefined && usedMs >= this.#startMs) continue;
+      this.#forget(packs, entry);
+      // Another process, or an eviction of metadata, has removed it and counted that.
+      if (usedMs === undefined) continue;
       await this.#remove(entry.name);
-      gone.add(entry);
-      this.#bytes -= entry.end - entry.start;
+      removedBytes += inBlocks(entry.end - entry.start);
     }
-    for (const [id, stored] of packs) {
-      const left = stored.filter((entry) => !gone.has(entry));
-      packs.set(id, left);
-    }
-    return this.#bytes + lengthBytes <= bytesMax ? bytesBefore - this.#bytes : undefined;
+    return removedBytes;
+  }
+
+  /** Looked up once: a full cache has many thousand entries, and every read makes room. */
+  async #leastUsedLast(entries: readonly Stored[]): Promise<Stored[]> {
+    const looks = await mapLimited(entries, LOOKS_MAX, async (entry) => ({
+      entry,
+      usedMs: (await this.#usedMs(entry)) ?? 0,
+    }));
+    return looks
+      .filter(({ usedMs }) => usedMs < this.#startMs)
+      .sort((a, b) => b.usedMs - a.usedMs)
+      .map(({ entry }) => entry);
+  }
+
+  /** Undefined if the file is gone. */
+  async #usedMs({ name }: Stored): Promise<number | undefined> {
+    const stat = await fs.stat(join(this.#directory, name)).catch(() => undefined);
+    return stat?.mtimeMs;
   }
 
   /** Stores a range. The caller has made room, and has the lock. */

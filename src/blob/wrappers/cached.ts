@@ -24,7 +24,7 @@ import type {
   MetadataOptions,
   PutOptions,
 } from '../storage.ts';
-import { CachedPacks } from './cached-packs.ts';
+import { CachedPacks, inBlocks } from './cached-packs.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 export interface CacheOptions {
@@ -65,8 +65,6 @@ const TAG = 'CACHEDIR.TAG';
 const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
 # This file marks the directory as a cache, here one of longshore. See https://bford.info/cachedir/
 `;
-/** Block size of ext4, XFS and most others. Smaller files count as a block. */
-const BLOCK_BYTES = 4096;
 /** Entries that are counted in parallel. */
 const LOOKS_MAX = 16;
 /** Deleted blobs with entries. At this number the directory is read once for all of them. */
@@ -359,9 +357,6 @@ class CachedStorage extends ForwardingStorage {
     return fs.rm(join(this.#options.directory, name), { force: true });
   }
 }
-
-const inBlocks = (lengthBytes: number): number =>
-  Math.ceil(lengthBytes / BLOCK_BYTES) * BLOCK_BYTES;
 
 /** Disk space of an entry with these bytes. */
 const onDisk = (bytes: Uint8Array): number => inBlocks(bytes.length + DIGEST_BYTES);
