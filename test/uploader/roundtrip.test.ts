@@ -313,6 +313,43 @@ describe('a raw volume', () => {
     expect(fs.statSync(target).size).toBe(root.summary?.size);
   });
 
+  it('over an image leaves it until the new one is whole', async () => {
+    const source = at('over-source.img');
+    fs.writeFileSync(source, noise('over', 6_000_000));
+    await createTest(at('repo-over'));
+    await using repository = await openTest(at('repo-over'), { threads: true });
+    const { rootEntry } = await backUp(repository, source, { block: true });
+    const options = { logger: recordingLogger(), signal: new AbortController().signal };
+    fs.mkdirSync(at('over'));
+    const target = join(at('over'), 'disk.img');
+    const link = join(at('over'), 'link.img');
+    fs.symlinkSync('disk.img', link);
+    fs.writeFileSync(target, 'an older and longer image '.repeat(1e6), { mode: 0o640 });
+    await restoreBlocks(repository, rootEntry, link, options);
+    expect(fs.readFileSync(target).equals(fs.readFileSync(source))).toBe(true);
+    expect(fs.statSync(target).mode & 0o777).toBe(0o640);
+    fs.writeFileSync(target, 'the only copy');
+    // Of a killed restore.
+    fs.writeFileSync(join(at('over'), '.longshore-restore-0123456789abcdef'), 'half');
+    const packs = fs.readdirSync(at('repo-over'), { recursive: true, encoding: 'utf8' });
+    for (const pack of packs.filter((path) => /(^|\/)p[^/]*\.f$/.test(path) || /^p/.test(path))) {
+      const path = join(at('repo-over'), pack);
+      if (fs.statSync(path, { throwIfNoEntry: false })?.isFile()) fs.rmSync(path);
+    }
+    for (const sparse of [false, true]) {
+      await expect(
+        restoreBlocks(repository, rootEntry, target, { ...options, sparse }),
+      ).rejects.toMatchObject({ code: 'RESTORE_INCOMPLETE' });
+      expect(fs.readFileSync(target, 'utf8')).toBe('the only copy');
+    }
+    const aborted = AbortSignal.abort(new CanceledError('user'));
+    await expect(
+      restoreBlocks(repository, rootEntry, target, { ...options, signal: aborted }),
+    ).rejects.toThrow();
+    expect(fs.readFileSync(target, 'utf8')).toBe('the only copy');
+    expect(fs.readdirSync(at('over')).sort()).toEqual(['disk.img', 'link.img']);
+  });
+
   it('is refused where the path is no volume, and for a target that is none', async () => {
     await using repository = await openTest(repo);
     await expect(backUp(repository, work, { block: true })).rejects.toMatchObject({
