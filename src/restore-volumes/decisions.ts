@@ -26,7 +26,7 @@ export type VolumePlan =
   | { readonly kind: 'provision'; readonly why: string; readonly warning?: string }
   /** Restore it unchanged: it refers to the same storage. */
   | { readonly kind: 'asIs'; readonly why: string; readonly warning?: string }
-  /** Like `asIs`, but renamed if the volume in the original namespace still has the name. */
+  /** Like `asIs`, but like `provision` if the volume in the original namespace still exists. */
   | { readonly kind: 'withoutSnapshot'; readonly why: string; readonly warning?: string };
 
 /**

@@ -117,6 +117,14 @@ export class RestoredVolumes {
     const about = { resource: 'persistentvolumes', namespace: '', name };
     const facts = await this.#options.factsOf(pv);
     const plan = planVolume(pv, facts);
+    // A second PersistentVolume would give the copy the storage of the original.
+    if (plan.kind === 'withoutSnapshot' && (await this.#isTakenByOrigin(pv))) {
+      const text = `PersistentVolume ${name}: the volume in the original namespace uses its storage, so its claim gets an empty volume`;
+      if (plan.warning === undefined) log.info(text, about);
+      else log.warn(`${text}. The backup has no snapshot of it`, about);
+      await this.#note({ kind: 'provision', pv: name });
+      return { isRestored: false };
+    }
     if ('warning' in plan && plan.warning !== undefined) {
       log.warn(`PersistentVolume ${name}: ${plan.warning}`, about);
     }

@@ -321,6 +321,24 @@ describe('PersistentVolumes of a restore', () => {
     expect(names[0]).toBe(names[1]);
   });
 
+  it.each([
+    ['the restore brings no data', { ...native, restorePVs: false }, []],
+    [
+      'the backup has no snapshot',
+      { info: { backupMethod: 'NativeSnapshot' } },
+      [expect.stringContaining('its claim gets an empty volume')],
+    ],
+  ])('do not share the storage of the original where %s', async (_why, facts, lines) => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', pvOf());
+    const volumes = world.volumes(facts, { mapping: { app: 'copy' } });
+    expect(await volumes.prepare(pvOf())).toEqual({ isRestored: false });
+    expect(volumes.claimOf(claimOf('pv1')).spec.volumeName).toBeUndefined();
+    expect(world.facts).toEqual([{ kind: 'provision', pv: 'pv1' }]);
+    expect(world.lines).toEqual(lines);
+    expect(world.asked).toEqual([]);
+  });
+
   it('keep another name that an earlier try gave them, although the old volume has gone since', async () => {
     const world = new World();
     world.objects.set('persistentvolumes /pv1', pvOf());
