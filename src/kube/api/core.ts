@@ -352,3 +352,8 @@ export interface ClusterRoleBinding extends KubeObject {
   roleRef?: { kind?: string; name?: string };
   subjects?: { kind?: string; name?: string; namespace?: string }[] | null;
 }
+
+/** A ValidatingAdmissionPolicyBinding. */
+export interface PolicyBinding extends KubeObject {
+  spec?: { policyName?: string; paramRef?: { namespace?: string } | null };
+}

@@ -11,6 +11,7 @@ import type {
   PersistentVolume,
   PersistentVolumeClaim,
   Pod,
+  PolicyBinding,
   PriorityClass,
   Secret,
   StorageClass,
@@ -300,6 +301,13 @@ export const ROLE_BINDINGS = resource<ClusterRoleBinding>(
   'v1',
   'RoleBinding',
   'rolebindings',
+);
+export const POLICY_BINDINGS = resource<PolicyBinding>(
+  'admissionregistration.k8s.io',
+  'v1',
+  'ValidatingAdmissionPolicyBinding',
+  'validatingadmissionpolicybindings',
+  false,
 );
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(

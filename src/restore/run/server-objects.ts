@@ -1,4 +1,4 @@
-import { lookup } from '../../base/index.ts';
+import { isCode, lookup } from '../../base/index.ts';
 import {
   askedFor,
   CLUSTER_ROLE_BINDINGS,
@@ -6,6 +6,8 @@ import {
   type KubeClient,
   type KubeObject,
   type Patience,
+  POLICY_BINDINGS,
+  type PolicyBinding,
   type Resource,
   ROLE_BINDINGS,
 } from '../../kube/index.ts';
@@ -19,16 +21,19 @@ export interface ServerObjectsOptions {
 }
 
 const RBAC = 'rbac.authorization.k8s.io';
+const ADMISSION = 'admissionregistration.k8s.io';
 
 /**
- * The objects in the namespace of a running server, and the Roles and bindings of its service
- * accounts. A restore creates missing ones and never changes existing ones. An older Secret or
- * location would cut the server off from its bucket, and an older Role would take its rights.
+ * The objects in the namespace of a running server, the Roles and bindings of its service accounts,
+ * and the admission policies with a parameter in its namespace. A restore creates missing ones and
+ * never changes existing ones. An older Secret or location would cut the server off from its
+ * bucket, and an older Role would take its rights. An older policy would refuse its data movers.
  */
 export class ServerObjects {
   readonly #options: ServerObjectsOptions;
   readonly #namespaces: ReadonlySet<string>;
   #roles: Promise<ReadonlySet<string>> | undefined;
+  #policies: Promise<ReadonlySet<string>> | undefined;
 
   /** `namespaces`: the namespaces of running servers. */
   constructor(options: ServerObjectsOptions, namespaces: ReadonlySet<string>) {
@@ -51,6 +56,13 @@ export class ServerObjects {
         this.#roles.catch(() => (this.#roles = undefined));
         return (await this.#roles).has(`${namespace}/${name}`);
       }
+      case `validatingadmissionpolicybindings.${ADMISSION}`:
+        return this.#isParameterized(found);
+      case `validatingadmissionpolicies.${ADMISSION}`: {
+        this.#policies ??= this.#boundPolicies();
+        this.#policies.catch(() => (this.#policies = undefined));
+        return (await this.#policies).has(name);
+      }
       case 'securitycontextconstraints.security.openshift.io':
         return this.#isNamed(found);
       default:
@@ -63,6 +75,11 @@ export class ServerObjects {
     return listAt(binding, 'subjects').some((subject) =>
       this.#namespaces.has(namespaceOf(subject) ?? ''),
     );
+  }
+
+  /** Whether the parameter of a policy is in the namespace of the server, such as its agents. */
+  #isParameterized({ spec }: PolicyBinding): boolean {
+    return this.#namespaces.has(spec?.paramRef?.namespace ?? '');
   }
 
   #isNamed(constraints: KubeObject): boolean {
@@ -91,5 +108,22 @@ export class ServerObjects {
       );
     }
     return roles;
+  }
+
+  /** Names of policies. */
+  async #boundPolicies(): Promise<ReadonlySet<string>> {
+    const { client, patience, signal } = this.#options;
+    try {
+      const names = await patience.ask(askedFor('list', POLICY_BINDINGS), () =>
+        client.collect(POLICY_BINDINGS, { signal }, (binding) =>
+          this.#isParameterized(binding) ? [binding.spec?.policyName ?? ''] : [],
+        ),
+      );
+      return new Set(names);
+    } catch (error) {
+      // Kubernetes before 1.30 serves an older version only, and its policies are not ours.
+      if (isCode(error, 'KUBE_NOT_FOUND')) return new Set();
+      throw error;
+    }
   }
 }

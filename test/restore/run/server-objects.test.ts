@@ -7,6 +7,7 @@ import { RestoreCluster } from '../support/cluster.ts';
 import { restoreOf } from '../support/restore.ts';
 
 const RBAC = 'rbac.authorization.k8s.io';
+const ADMISSION = 'admissionregistration.k8s.io';
 const ACCOUNT = { kind: 'ServiceAccount', name: 'longshore-server', namespace: 'velero' };
 
 class Cluster extends RestoreCluster {
@@ -24,6 +25,18 @@ class Cluster extends RestoreCluster {
         { plural: 'clusterrolebindings', kind: 'ClusterRoleBinding', namespaced: false },
         { plural: 'roles', kind: 'Role' },
         { plural: 'rolebindings', kind: 'RoleBinding' },
+      ],
+      [ADMISSION]: [
+        {
+          plural: 'validatingadmissionpolicies',
+          kind: 'ValidatingAdmissionPolicy',
+          namespaced: false,
+        },
+        {
+          plural: 'validatingadmissionpolicybindings',
+          kind: 'ValidatingAdmissionPolicyBinding',
+          namespaced: false,
+        },
       ],
       'security.openshift.io': [
         {
@@ -131,6 +144,17 @@ const NEEDED: Record<string, [type: string, id: string, backup: object, present:
     ...([`roles.${RBAC}`, 'app/the-role'] as const),
     ...[{ rules: [] }, { rules: [{ verbs: ['*'] }] }],
   ] as never,
+  'the admission policy of its agents': [
+    ...([`validatingadmissionpolicies.${ADMISSION}`, 'the-policy'] as const),
+    ...[{ spec: { validations: [] } }, { spec: { validations: [{ expression: 'true' }] } }],
+  ] as never,
+  'the binding of such a policy': [
+    ...([`validatingadmissionpolicybindings.${ADMISSION}`, 'longshore-data-mover'] as const),
+    ...[
+      { spec: { validationActions: ['Audit'] } },
+      { spec: { validationActions: ['Deny'], paramRef: { name: 'a', namespace: 'velero' } } },
+    ],
+  ] as never,
   'security context constraints of its account': [
     ...(['securitycontextconstraints.security.openshift.io', 'longshore'] as const),
     ...[{ users: [] }, { users: ['system:serviceaccount:velero:longshore-node-agent'] }],
@@ -148,6 +172,10 @@ function livingCluster(): Cluster {
   });
   cluster.add(`clusterrolebindings.${RBAC}`, binding('of-role', 'ClusterRole'));
   cluster.add(`rolebindings.${RBAC}`, binding('of-role', 'Role', 'app'));
+  cluster.add(`validatingadmissionpolicybindings.${ADMISSION}`, {
+    metadata: { name: 'of-policy' },
+    spec: { policyName: 'the-policy', paramRef: { name: 'node-agent', namespace: 'velero' } },
+  });
   return cluster;
 }
 
@@ -199,6 +227,12 @@ describe('a restore with policy update into the cluster of the server', () => {
   it.each([
     ['secrets', 'app/cloud-credentials', { data: { a: 'b2xk' } }, { data: { a: 'bmV3' } }],
     ['serviceaccounts', 'app/web', { imagePullSecrets: [{ name: 'a' }] }, {}],
+    [
+      `validatingadmissionpolicies.${ADMISSION}`,
+      'of-the-app',
+      { spec: { validations: [] } },
+      { spec: { validations: [{ expression: 'true' }] } },
+    ],
     [`clusterroles.${RBAC}`, 'of-the-app', { rules: [] }, { rules: [{ verbs: ['get'] }] }],
     [`roles.${RBAC}`, 'app/of-the-app', { rules: [] }, { rules: [{ verbs: ['get'] }] }],
     [
