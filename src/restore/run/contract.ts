@@ -54,6 +54,8 @@ export interface DoneItem extends ItemKey {
   readonly exists: boolean;
   /** The name in the cluster, if an action or a volume changed it. */
   readonly restoredAs?: string;
+  /** A created claim without a data source. Only an operation or a pod can fill it. */
+  readonly isBare?: boolean;
 }
 
 export interface FinishedRestoreItem extends DoneItem {

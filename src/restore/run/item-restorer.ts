@@ -287,6 +287,7 @@ export class ItemRestorer {
       operations: work.operations,
       outcome: work.outcome ?? (work.isClean ? 'skipped' : 'failed'),
       ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
+      ...(isBareClaim(work) && { isBare: true }),
     });
     if (volume) await this.#settleLater(volume, work, over);
     else await this.put(over());
@@ -567,6 +568,12 @@ const NOT_PREPARED = {
   isModified: false,
   isClean: true,
 };
+
+function isBareClaim({ file, object, outcome }: Work): boolean {
+  if (file.groupResource !== 'persistentvolumeclaims' || outcome !== 'created') return false;
+  const { dataSource, dataSourceRef } = (object as PersistentVolumeClaim).spec;
+  return !dataSource && !dataSourceRef;
+}
 
 function withoutAnnotation(object: KubeObject, annotation: string): KubeObject {
   const { annotations } = object.metadata;

@@ -63,6 +63,8 @@ const itemSchema = z.object({
   x: z.literal(1).optional(),
   /** Its name in the cluster, if that is different. */
   as: z.string().optional(),
+  /** Set for a claim without a data source. */
+  b: z.literal(1).optional(),
   /** Operations. Only the run knows their shape. */
   ops: z.array(z.looseObject({})).optional(),
 });
@@ -136,7 +138,7 @@ export class RestoreJournal extends Journal<RestoreRecords> implements RestoreSi
 
   protected override take(records: RestoreRecords): void {
     for (const item of records.items) {
-      const { k: kind, ns: namespace, n: name, o: outcome, x, as: restoredAs, ops = [] } = item;
+      const { k: kind, ns: namespace, n: name, o: outcome, x, as: restoredAs, b, ops = [] } = item;
       const exists = x === 1;
       const done: DoneItem = {
         kind,
@@ -145,6 +147,7 @@ export class RestoreJournal extends Journal<RestoreRecords> implements RestoreSi
         outcome,
         exists,
         ...(restoredAs !== undefined && { restoredAs }),
+        ...(b === 1 && { isBare: true }),
       };
       this.#earlier.push(done);
       this.#noteClaim(done);
@@ -201,7 +204,8 @@ export class RestoreJournal extends Journal<RestoreRecords> implements RestoreSi
   async put(item: FinishedRestoreItem): Promise<void> {
     this.segments.assertUsable();
     this.#noteClock();
-    const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
+    const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs } = item;
+    const { isBare, operations } = item;
     // Timeouts count from here, also for a later server.
     const created = rfc3339Seconds(this.clock.nowNs());
     const begun = operations.map(
@@ -215,6 +219,7 @@ export class RestoreJournal extends Journal<RestoreRecords> implements RestoreSi
       o,
       ...(exists && { x: 1 as const }),
       ...(restoredAs !== undefined && { as: restoredAs }),
+      ...(isBare === true && { b: 1 as const }),
       ...(begun.length > 0 && { ops: begun.map((operation) => ({ ...operation })) }),
     });
     this.added(k.length + ns.length + n.length + 64);

@@ -126,10 +126,18 @@ const withMovedData = (infos: readonly BackupVolumeInfo[], restore: Restore): st
         : [],
   );
 
+/** Claims with a snapshot that stayed in the storage, as `namespace/name` in the cluster. */
+const withKept = (infos: readonly BackupVolumeInfo[], restore: Restore): string[] =>
+  infos.flatMap((info) =>
+    leftDataOf(info) === 'snapshot'
+      ? [`${targetNamespace(info.pvcNamespace ?? '', restore)}/${info.pvcName ?? ''}`]
+      : [],
+  );
+
 /**
  * Reports claims that should get data of the backup but were created empty. Covers lost
- * PodVolumeBackups, and claims that existed at first but were deleted before their turn. Also
- * reports existing claims that were not restored in place.
+ * PodVolumeBackups, kept snapshots that nothing used, and claims that existed at first but were
+ * deleted before their turn. Also reports existing claims that were not restored in place.
  */
 export function sayWhatIsEmpty(
   {
@@ -187,6 +195,14 @@ export function sayWhatIsEmpty(
     }
     const [namespace = '', name = ''] = claim.split('/');
     const text = `the data of PersistentVolumeClaim ${claim} are not restored, and the claim is empty: nothing was asked to move them, as where another claim of its name was deleted meanwhile. Delete it and restore it again`;
+    log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
+  }
+  const snapped = new Set(restore.spec.restorePVs === false ? [] : withKept(infos, restore));
+  for (const { namespace, name, isBare } of claims) {
+    const claim = `${namespace}/${name}`;
+    if (isBare !== true || !snapped.has(claim) || filled.has(claim)) continue;
+    if (begun.has(`persistentvolumeclaims ${claim}`)) continue;
+    const text = `the data of PersistentVolumeClaim ${claim} are not restored, and the claim is empty: it was not made from the snapshot in the backup. A server without --features=EnableCSI makes no claims from snapshots. Start it with that flag, delete the claim, and restore it again`;
     log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
   const left = there.filter((item) => !told.has(idOf(item)) && !filled.has(idOf(item)));

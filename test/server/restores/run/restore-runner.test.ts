@@ -325,6 +325,31 @@ describe('a restore', () => {
     expect(await made({ restorePVs: false })).toEqual([]);
   });
 
+  it('says that a claim is empty that was not made from the snapshot of the backup', async () => {
+    const info = { pvName: 'pv', pvcName: 'data', pvcNamespace: 'app', result: 'succeeded' };
+    const kept = { ...info, backupMethod: 'CSISnapshot', csiSnapshotInfo: { snapshotHandle: 's' } };
+    const source: RestoreAction = {
+      ...moves,
+      execute: ({ item }) => {
+        const dataSource = { apiGroup: 'snapshot.storage.k8s.io', kind: 'VolumeSnapshot', name: 'x' };
+        return Promise.resolve({ item: { ...item, spec: { dataSource } } as never });
+      },
+    };
+    const made = async (actions: readonly RestoreAction[], spec: object = {}) => {
+      const rig = new Rig({ cluster: new RestoreCluster(), spec, actions });
+      const claim = stored('persistentvolumeclaims', 'app/data', { spec: {} });
+      await storeBackup(rig.bucket, [claim], { volumeInfos: [kept] as never });
+      await rig.run();
+      return (await rig.archive.results('r1')).errors?.namespaces?.app ?? [];
+    };
+    expect(await made([])).toEqual([
+      expect.stringContaining('it was not made from the snapshot in the backup'),
+    ]);
+    expect(await made([source])).toEqual([]);
+    expect(await made([moves])).toEqual([]);
+    expect(await made([], { restorePVs: false })).toEqual([]);
+  });
+
   it('restores a backup without volume infos that has DataUploads', async () => {
     const rig = new Rig({ cluster });
     const upload = stored('datauploads.velero.io', 'velero/du', {
