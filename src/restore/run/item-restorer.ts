@@ -238,6 +238,7 @@ export class ItemRestorer {
       return { exists: false, isClean: true };
     }
     if (!this.#mayHoldPods(type) && aside.takesOfClosedType(begun)) return PUT_ASIDE;
+    if (type === 'jobs.batch' && aside.takesBehindPods(begun)) return PUT_ASIDE;
     restored.begin(key);
     this.#merged.begin(file);
     const { object, ...prepared } = before?.prepared ?? NOT_PREPARED;
@@ -353,9 +354,13 @@ export class ItemRestorer {
   }
 
   async #run(work: Work): Promise<void> {
+    const isPrepared = work.object !== undefined;
     work.object ??= await this.#prepare(work);
     const { object } = work;
     if (!object || (await this.#isHeldBack(work))) return;
+    // Since the first try of the pod, the cluster may have got its Job.
+    const isPod = work.file.groupResource === 'pods';
+    if (isPrepared && isPod && (await this.#isLeftToJob(work))) return;
     await this.#creator.create(object, work, this.#rules.selection);
     if (work.isInPlace) work.outcome = 'updated';
   }

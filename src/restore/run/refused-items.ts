@@ -165,6 +165,17 @@ export class RefusedItems {
   }
 
   /**
+   * Takes a Job if pods of its namespace were refused. Its restored pods come first, because it
+   * would make other pods, and these would use volumes that have no files yet.
+   */
+  takesBehindPods(item: ItemInTurn): boolean {
+    const why = this.#whyClosed(`pods ${item.namespace}`);
+    if (why === undefined) return false;
+    this.#add(typeGroup(item), untried(item, `not tried, because pods were refused: ${why}`));
+    return true;
+  }
+
+  /**
    * Takes a refused item if it may be retried. The prepared object of a volume is always kept: its
    * data and snapshots must not be started twice.
    */

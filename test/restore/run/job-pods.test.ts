@@ -10,7 +10,7 @@ import {
   runRestore,
 } from '../../../src/restore/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
-import { RestoreCluster } from '../support/cluster.ts';
+import { refused, RestoreCluster } from '../support/cluster.ts';
 import { restoreOf } from '../support/restore.ts';
 
 const signal = new AbortController().signal;
@@ -49,10 +49,16 @@ interface Run {
   /** Volumes of the pod that the backup has the files of. */
   readonly files?: readonly string[];
   readonly more?: Partial<RestoreRunOptions>;
+  readonly onCreate?: (cluster: RestoreCluster, type: string) => void;
 }
 
-async function run({ items = [job(), pod], there = [], spec, files = [], more }: Run) {
+async function run({ items = [job(), pod], there = [], spec, files = [], more, onCreate }: Run) {
   const cluster = new RestoreCluster();
+  if (onCreate) {
+    cluster.onCreate = (type) => {
+      onCreate(cluster, type);
+    };
+  }
   if (there.length > 0) cluster.namespaces('app');
   for (const { type, object } of there) cluster.add(type, object);
   const contents = await contentsOf(items);
@@ -125,6 +131,37 @@ describe('a pod of a Job', () => {
       },
     });
     expect(log.lists.warnings).toEqual({});
+  });
+
+  const hook =
+    'Internal error occurred: failed calling webhook "v.example.com": failed to call webhook: no endpoints';
+
+  it('comes before its Job, although a webhook refuses it at first', async () => {
+    let refusals = 0;
+    const { made, log, cluster } = await run({
+      files: ['data'],
+      onCreate: (_, type) => {
+        if (type === 'pods' && refusals++ === 0) throw refused('KUBE_UNAVAILABLE', hook, 500);
+      },
+    });
+    const created = cluster.calls.filter((call) => call.startsWith('create '));
+    expect(created.slice(-2)).toEqual(['create pods app/p', 'create jobs.batch app/j']);
+    expect(made('pods', 'app/p')).toBeDefined();
+    expect(made('jobs.batch', 'app/j')).toMatchObject({ spec: { manualSelector: true } });
+    expect(log.lists.errors).toEqual({});
+  });
+
+  it('is left out if the cluster gets its Job while a webhook refuses it', async () => {
+    const { made, log } = await run({
+      files: ['data'],
+      onCreate: (cluster, type) => {
+        if (type !== 'pods') return;
+        if (!cluster.get('jobs.batch', 'app/j')) cluster.add('jobs.batch', job().object);
+        throw refused('KUBE_UNAVAILABLE', hook, 500);
+      },
+    });
+    expect(made('pods', 'app/p')).toBeUndefined();
+    expect(JSON.stringify(log.lists.warnings)).toContain('a second time');
   });
 
   it.each<[string, object]>([
