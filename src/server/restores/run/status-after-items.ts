@@ -171,7 +171,8 @@ export function sayWhatIsEmpty(
   const known = new Set(withFiles);
   // Operations report their own failures.
   const told = new Set(operations.filter(isOfClaim).map(({ item }) => idOf(item)));
-  for (const id of new Set([...known, ...withNotedFiles(infos)])) {
+  const noted = restore.spec.restorePVs === false ? [] : withNotedFiles(infos);
+  for (const id of new Set([...known, ...noted])) {
     const [from = '', name = ''] = id.split('/');
     const namespace = targetNamespace(from, restore);
     const claim = `${namespace}/${name}`;

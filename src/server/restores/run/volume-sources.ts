@@ -22,6 +22,7 @@ import type { VolumeFacts } from '../../../restore-volumes/index.ts';
 export interface VolumeSources {
   readonly infos: readonly BackupVolumeInfo[];
   readonly natives: readonly NativeSnapshot[];
+  /** Empty if the restore brings no data. Their files would replace those of existing claims. */
   readonly podVolumeBackups: readonly PodVolumeBackup[];
   /** `namespace/name` in the backup: claims with a CSI snapshot that was not moved. */
   readonly snapped: ReadonlySet<string>;
@@ -74,7 +75,7 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
   return {
     infos,
     natives,
-    podVolumeBackups,
+    podVolumeBackups: restore.spec.restorePVs === false ? [] : podVolumeBackups,
     snapped,
     factsOf: async ({ metadata, spec }) => {
       const info = infoOf.get(metadata.name);

@@ -286,6 +286,40 @@ describe('a restore', () => {
     expect(await waits(false)).toEqual([true, []]);
   });
 
+  it('leaves the files of volumes alone if the restore brings no data', async () => {
+    const pod = stored('pods', 'app/p', {
+      spec: { volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'kept' } }] },
+    });
+    const claim = (name: string) => stored('persistentvolumeclaims', `app/${name}`, { spec: {} });
+    const info = {
+      pvName: 'pv-new',
+      pvcName: 'new',
+      pvcNamespace: 'app',
+      backupMethod: 'PodVolumeBackup',
+      pvbInfo: { snapshotHandle: 'k2' },
+    };
+    const podVolumeBackup = {
+      metadata: {
+        name: 'pvb',
+        namespace: 'velero',
+        labels: { 'velero.io/backup-name': 'b1' },
+        annotations: { 'velero.io/pvc-name': 'kept' },
+      },
+      spec: { pod: { namespace: 'app', name: 'p' }, volume: 'data', uploaderType: 'kopia' },
+      status: { phase: 'Completed', snapshotID: 'k1' },
+    };
+    cluster.namespaces('app').add('persistentvolumeclaims', claim('kept').object);
+    const rig = new Rig({ cluster, spec: { restorePVs: false } });
+    const files = { podVolumeBackups: [podVolumeBackup], volumeInfos: [info] } as never;
+    await storeBackup(rig.bucket, [claim('kept'), claim('new'), pod], files);
+    await rig.run();
+    const restored = cluster.get('pods', 'app/p') as unknown as {
+      spec: { initContainers?: readonly object[] };
+    };
+    expect(restored.spec.initContainers ?? []).toEqual([]);
+    expect((await rig.archive.results('r1')).errors?.namespaces).toBeUndefined();
+  });
+
   it('says that a claim is empty whose moved data nothing restores', async () => {
     const info = (pvcName: string, snapshotHandle: string) => ({
       pvName: `pv-${pvcName}`,
