@@ -80,6 +80,8 @@ export class RestoredVolumes {
   readonly #renamed = new Map<string, string>();
   readonly #volumes = new Map<string, string>();
   readonly #used: UsedSnapshot[] = [];
+  /** All volumes that only a user can delete share one wait. */
+  #keptUntilMs: number | undefined;
 
   constructor(options: VolumesOptions) {
     this.#options = options;
@@ -222,8 +224,10 @@ export class RestoredVolumes {
     const untilMs = performance.now() + terminatingMs;
     for (;;) {
       const standing = await this.#standingOf(name, native);
-      if (standing !== 'going') return standing === 'gone';
-      if (performance.now() >= untilMs) {
+      if (standing === 'gone' || standing === 'stays') return standing === 'gone';
+      if (standing === 'kept') this.#keptUntilMs ??= untilMs;
+      const endMs = standing === 'kept' ? (this.#keptUntilMs ?? untilMs) : untilMs;
+      if (performance.now() >= endMs) {
         throw new CodedError(
           'PV_STAYS',
           `error waiting on in-cluster persistentvolume ${name}: it is released or being deleted, and was still there after ${Math.round(terminatingMs / 1000)} s: find out what holds it, and restore again. With the reclaim policy Retain it stays until you delete it`,
@@ -236,7 +240,7 @@ export class RestoredVolumes {
   async #standingOf(
     name: string,
     native: NativeSnapshot | undefined,
-  ): Promise<'gone' | 'going' | 'stays'> {
+  ): Promise<'gone' | 'going' | 'kept' | 'stays'> {
     const { client, restore, log, signal } = this.#options;
     const pv = await client.find(PVS, { name }, { signal });
     if (!pv) return 'gone';
@@ -244,7 +248,7 @@ export class RestoredVolumes {
     const isReleased = pv.status?.phase === 'Released';
     // Without a snapshot, this volume is used again.
     const isKept = isReleased && policy === 'Retain' && !isLeaving(pv);
-    if (isKept && !native) return 'stays';
+    if (isKept) return native ? 'kept' : 'stays';
     if (isReleased || isLeaving(pv)) return 'going';
     // An earlier try was killed before it restored the claim.
     if (isMadeBy(restore, pv)) return 'stays';

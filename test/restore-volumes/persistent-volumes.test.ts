@@ -297,6 +297,21 @@ describe('PersistentVolumes of a restore', () => {
     expect(world.asked.filter(([what]) => what === 'create')).toHaveLength(1);
   });
 
+  it('wait for all kept ones at once, since only a user can delete them', async () => {
+    const world = new World();
+    const released = { status: { phase: 'Released' } };
+    for (const name of ['pv1', 'pv2']) {
+      world.objects.set(`persistentvolumes /${name}`, { ...pvOf({}, { name }), ...released });
+    }
+    const volumes = world.volumes(native);
+    const prepare = (name: string) =>
+      volumes.prepare(pvOf({}, { name })).catch((error: unknown) => codeOf(error));
+    expect(await prepare('pv1')).toBe('PV_STAYS');
+    world.polls = 0;
+    expect(await prepare('pv2')).toBe('PV_STAYS');
+    expect(world.polls).toBe(1);
+  });
+
   it('get another name where the namespace is mapped and the old volume is there', async () => {
     const names: (string | undefined)[] = [];
     for (let i = 0; i < 2; i++) {
