@@ -247,12 +247,19 @@ class Deletion {
   }
 
   async #ownKept(kept: readonly KeptSnapshot[], own: OwnSnapshots): Promise<KeptSnapshot[]> {
-    const found = await this.#options.attempts.attempt('error deleting CSI snapshots', async () => {
-      const used = await snapshotsInUse(kept, this.#options);
+    const { attempts } = this.#options;
+    const waits = new Map<string, string>();
+    const found = await attempts.attempt('error deleting CSI snapshots', async () => {
+      const { used, awaited } = await snapshotsInUse(kept, this.#options);
       const mine: KeptSnapshot[] = [];
       for (const snapshot of kept) {
         const { driver, handle } = snapshot;
         const user = used.get(csiKey(driver, handle));
+        const claim = this.#isForced ? undefined : awaited.get(csiKey(driver, handle));
+        if (claim !== undefined) {
+          waits.set(handle, claim);
+          continue;
+        }
         if (user !== undefined)
           own.refuse(
             `snapshot ${handle} of CSI driver ${driver}`,
@@ -262,6 +269,11 @@ class Deletion {
       }
       return mine;
     });
+    for (const [handle, claim] of waits) {
+      attempts.say(
+        `error deleting CSI snapshots: PersistentVolumeClaim ${claim} was restored from snapshot ${handle} and has no volume yet: delete the backup again when the claim is bound`,
+      );
+    }
     return found ?? [];
   }
 

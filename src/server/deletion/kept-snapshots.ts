@@ -8,6 +8,8 @@ import {
   type KubeClient,
   type NewObject,
   NOT_IN_BACKUPS,
+  type PersistentVolumeClaim,
+  PVCS,
   RESTORE_NAME,
   untilHandleTold,
   validLabel,
@@ -75,15 +77,25 @@ export async function deleteKept(
   });
 }
 
+/** Users of snapshots in the cluster, as `namespace/name` by the key of the snapshot. */
+export interface SnapshotUsers {
+  /** VolumeSnapshots of a user or of another backup. */
+  readonly used: ReadonlyMap<string, string>;
+  /** Restored PVCs that have no volume yet. Without the snapshot, they would never get their data. */
+  readonly awaited: ReadonlyMap<string, string>;
+}
+
 /**
- * VolumeSnapshots in the cluster that use one of these snapshots, by its key. They belong to a user
- * or to another backup. VolumeSnapshots of restores and of this backup do not count.
+ * Finds users of these snapshots. VolumeSnapshots of this backup do not count, and those of
+ * restores only while a PVC waits for them.
  */
 export async function snapshotsInUse(
   snapshots: readonly KeptSnapshot[],
   { client, backup, signal }: Pick<KeptOptions, 'client' | 'backup' | 'signal'>,
-): Promise<ReadonlyMap<string, string>> {
-  if (snapshots.length === 0) return new Map();
+): Promise<SnapshotUsers> {
+  const used = new Map<string, string>();
+  const awaited = new Map<string, string>();
+  if (snapshots.length === 0) return { used, awaited };
   const wanted = new Set(snapshots.map(({ driver, handle }) => csiKey(driver, handle)));
   const bound = await client
     .collect(VOLUME_SNAPSHOT_CONTENTS, { signal }, ({ metadata, spec, status }) => {
@@ -95,7 +107,6 @@ export async function snapshotsInUse(
       if (isCode(error, 'KUBE_NOT_FOUND')) return [];
       throw error;
     });
-  const used = new Map<string, string>();
   for (const { key, of } of bound) {
     const { namespace = '', name = '' } = of;
     if (namespace === '' || name === '') continue;
@@ -104,11 +115,36 @@ export async function snapshotsInUse(
     const [found] = await client.list(VOLUME_SNAPSHOTS, { namespace, fieldSelector, signal });
     const { uid, labels = {}, deletionTimestamp } = found?.metadata ?? {};
     if (uid === undefined || uid !== of.uid || deletionTimestamp !== undefined) continue;
-    if (labels[RESTORE_NAME] !== undefined) continue;
+    if (labels[RESTORE_NAME] !== undefined) {
+      const [claim] = await waitingClaims(client, { namespace, name }, signal);
+      if (claim !== undefined) awaited.set(key, `${namespace}/${claim}`);
+      continue;
+    }
     if (labels[BACKUP_NAME] === validLabel(backup.metadata.name)) continue;
     used.set(key, `${namespace}/${name}`);
   }
-  return used;
+  return { used, awaited };
+}
+
+/** Names of pending PVCs that get their volume from a VolumeSnapshot. */
+async function waitingClaims(
+  client: KubeClient,
+  { namespace, name }: { readonly namespace: string; readonly name: string },
+  signal: AbortSignal,
+): Promise<string[]> {
+  const isWaiting = ({ spec, status }: PersistentVolumeClaim): boolean =>
+    (status?.phase ?? 'Pending') === 'Pending' &&
+    spec.dataSource?.kind === 'VolumeSnapshot' &&
+    spec.dataSource.name === name;
+  try {
+    return await client.collect(PVCS, { namespace, signal }, (claim) =>
+      isWaiting(claim) ? [claim.metadata.name] : [],
+    );
+  } catch (error) {
+    // A server that only makes and deletes backups may lack this right.
+    if (isCode(error, 'KUBE_FORBIDDEN')) return [];
+    throw error;
+  }
 }
 
 async function deleteOne(

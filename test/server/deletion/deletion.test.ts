@@ -19,6 +19,7 @@ import {
   type KubeObject,
   KNOWN_MOVERS,
   POD_VOLUME_BACKUPS,
+  PVCS,
   RESTORES,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
@@ -423,6 +424,41 @@ describe('a backup that is deleted', () => {
       expect(world.repositories.get('app')).toEqual(new Set(['zz-evil-moved']));
       expect([...world.drivers, ...world.provider]).toEqual([]);
     });
+  });
+
+  it('stays while a restored claim waits for a volume from its snapshot', async () => {
+    await world.rich('b1');
+    const ofRestore = { namespace: 'app', name: 'restored' };
+    const { metadata } = await world.client.create(VOLUME_SNAPSHOTS, {
+      metadata: { ...ofRestore, labels: { 'velero.io/restore-name': 'r' } },
+      spec: { source: { volumeSnapshotContentName: 'restored' } },
+    });
+    const bound = boundContent('restored', metadata.uid);
+    await world.client.create(VOLUME_SNAPSHOT_CONTENTS, {
+      ...bound,
+      spec: {
+        ...bound.spec,
+        source: { snapshotHandle: 'b1-kept' },
+        volumeSnapshotRef: { ...ofRestore, uid: metadata.uid },
+      },
+      status: { snapshotHandle: 'b1-kept' },
+    });
+    const claim = { namespace: 'app', name: 'data' };
+    const apiGroup = 'snapshot.storage.k8s.io';
+    await world.client.create(PVCS, {
+      metadata: claim,
+      spec: { dataSource: { apiGroup, kind: 'VolumeSnapshot', name: 'restored' } },
+      status: { phase: 'Pending' },
+    });
+    await world.ask('b1');
+    stop = world.run();
+    expect((await world.answer('b1-1')).join(' ')).toContain('PersistentVolumeClaim app/data');
+    expect([...world.drivers]).toEqual(['b1-kept']);
+    expect(await phaseOf('b1')).toBe('Deleting');
+    await world.client.delete(PVCS, claim, {});
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.drivers]).toEqual([]);
   });
 
   it('of another cluster is gone with its snapshots, also with those that have only the tags of Velero', async () => {
