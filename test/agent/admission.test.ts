@@ -156,6 +156,14 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
   'code in a variable': ['data-upload', variable({ name: 'NODE_OPTIONS', value: '--import=data:text/javascript,0' }), /variables of its DaemonSet/],
   'a library in a variable': ['data-upload', variable({ name: 'LD_PRELOAD', value: '/x' }), /variables of its DaemonSet/],
   'a Secret in a variable': ['data-upload', variable({ name: 'LONGSHORE_X', valueFrom: { secretKeyRef: { name: 's', key: 'k' } } }), /variables of its DaemonSet/],
+  'a place that gets the token of the data mover': ['data-upload', variable({ name: 'AWS_CONTAINER_CREDENTIALS_FULL_URI', value: 'https://evil.test/' }), /variables of its DaemonSet/],
+  'the same, behind a name like that of a cloud': ['data-upload', variable({ name: 'AWS_CONTAINER_CREDENTIALS_FULL_URI', value: 'http://169.254.170.23.evil.test/v1/credentials' }), /variables of its DaemonSet/],
+  'the token of the API server as that of an identity': ['data-upload', variable({ name: 'AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE', value: '/var/run/secrets/kubernetes.io/serviceaccount/token' }), /variables of its DaemonSet/],
+  'the same, by a way up': ['data-upload', variable({ name: 'AZURE_FEDERATED_TOKEN_FILE', value: '/var/run/secrets/azure/../kubernetes.io/serviceaccount/token' }), /variables of its DaemonSet/],
+  'another authority': ['data-upload', variable({ name: 'AZURE_AUTHORITY_HOST', value: 'https://evil.test/' }), /variables of its DaemonSet/],
+  'a region that is a host': ['data-upload', variable({ name: 'AWS_REGION', value: 'x@evil.test/#' }), /variables of its DaemonSet/],
+  'a variable in a variable': ['data-upload', variable({ name: 'LONGSHORE_UPLOAD_LIMIT', value: '$(AWS_SECRET_ACCESS_KEY)' }), /variables of its DaemonSet/],
+  'a variable in an argument': ['data-upload', (pod) => container(pod).args.push('--resource-timeout=$(AWS_SECRET_ACCESS_KEY)'), /is told its own volume/],
   'the root of the node': ['data-upload', withVolume({ hostPath: { path: '/' } }, '/host'), /no directory of the node/],
   'the root of the node in place of the volume': ['data-upload', mounted('/'), /no directory of the node/],
   'the root of the node by file-system backup': ['pod-volume-backup', mounted('/'), /one directory of the node/],
@@ -238,6 +246,31 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
   'no labels of a data mover': ['data-upload', (pod) => (pod.metadata.labels = {}), /labels of data movers/],
 }; // prettier-ignore
 
+/** The variables that webhooks of clouds add. */
+const IDENTITIES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  IRSA: {
+    AWS_STS_REGIONAL_ENDPOINTS: 'regional',
+    AWS_DEFAULT_REGION: 'eu-west-1',
+    AWS_REGION: 'eu-west-1',
+    AWS_ROLE_ARN: 'arn:aws-us-gov:iam::123456789012:role/team/back.up+x=1,@y',
+    AWS_WEB_IDENTITY_TOKEN_FILE: '/var/run/secrets/eks.amazonaws.com/serviceaccount/token',
+  },
+  'EKS Pod Identity': {
+    AWS_CONTAINER_CREDENTIALS_FULL_URI: 'http://169.254.170.23/v1/credentials',
+    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE:
+      '/var/run/secrets/pods.eks.amazonaws.com/serviceaccount/eks-pod-identity-token',
+  },
+  'EKS Pod Identity with IPv6': {
+    AWS_CONTAINER_CREDENTIALS_FULL_URI: 'http://[fd00:ec2::23]/v1/credentials',
+  },
+  Azure: {
+    AZURE_CLIENT_ID: '01234567-89ab-cdef-0123-456789abcdef',
+    AZURE_TENANT_ID: '01234567-89ab-cdef-0123-456789abcdef',
+    AZURE_FEDERATED_TOKEN_FILE: '/var/run/secrets/azure/tokens/azure-identity-token',
+    AZURE_AUTHORITY_HOST: 'https://login.microsoftonline.com/',
+  },
+};
+
 describe.skipIf(!hasRealApi())('the admission policies, on a real API server', () => {
   let cluster: PolicedCluster;
   let agent: KubeClient;
@@ -308,6 +341,12 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       const said = await make(pod);
       expect(said).toMatch(words);
       expect(said).toContain("ValidatingAdmissionPolicy 'longshore-node-agent-pods'");
+    });
+
+    it.each(Object.entries(IDENTITIES))('admit the variables that the webhook of %s adds', async (_, added) => {
+      const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
+      for (const [name, value] of Object.entries(added)) container(pod).env.push({ name, value });
+      expect(await make(pod)).toBe('admitted');
     });
 
     it('admit a privileged data mover of a pod where the DaemonSet says so, and only that', async () => {
