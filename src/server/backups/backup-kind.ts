@@ -1,4 +1,5 @@
-import type { Subject } from '../../item-operations/index.ts';
+import { CodedError } from '../../base/index.ts';
+import type { Operation, Subject } from '../../item-operations/index.ts';
 import { type Backup, BACKUPS, type BackupStatus, type Resource } from '../../kube/index.ts';
 import { errorsText, type RunKind, subjectIn } from '../runs/run-kind.ts';
 
@@ -37,6 +38,18 @@ export const BACKUP_RUNS: RunKind<Backup> = {
 
 export const statusOf = ({ status }: Backup): Readonly<BackupStatus> => status ?? {};
 export const phaseOf = (backup: Backup): string => statusOf(backup).phase ?? '';
+
+/**
+ * Throws `DAMAGED_ARCHIVE` if the operations file lacks operations that the status counts. Somebody
+ * has removed the file, or replaced it by the file of an earlier backup of this name.
+ */
+export function assertNoneLost(backup: Backup, operations: readonly Operation[]): void {
+  const { backupItemOperationsAttempted: attempted = 0 } = statusOf(backup);
+  const lost = attempted - operations.length;
+  if (lost <= 0) return;
+  const text = `${lost} of ${attempted} item operations are missing in the operations file of the backup, which is gone or of another backup`;
+  throw new CodedError('DAMAGED_ARCHIVE', text);
+}
 
 /** The Backup as the operation map identifies it. */
 export const subjectOf = (backup: Backup): Subject => subjectIn(BACKUP_RUNS, backup);

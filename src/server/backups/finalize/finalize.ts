@@ -60,7 +60,7 @@ import {
   mergedResults,
 } from '../../operations/operation-results.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { BACKUP_RESOURCE, phaseOf, statusOf, subjectOf } from '../backup-kind.ts';
+import { assertNoneLost, BACKUP_RESOURCE, phaseOf, statusOf, subjectOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
 import { FinalizedFiles } from './finalized-files.ts';
 import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';
@@ -115,8 +115,7 @@ export async function finalize(
   const backup = await client.find(BACKUP_RESOURCE, ref, { signal, isExact: true });
   if (!backup || !isFinalizing(phaseOf(backup))) return;
   if (backup.metadata.deletionTimestamp !== undefined) return;
-  const subject = subjectOf(backup);
-  const found = await knownOperations(map, subject, signal);
+  const found = await knownOperations(map, backup, signal);
   await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
   const status = await ended(backup, archive, found, options).catch((error: unknown) => {
@@ -168,22 +167,26 @@ export async function giveUp(
 
 interface KnownOperations {
   readonly operations: readonly Operation[];
-  /** Why the operations file cannot be read. */
+  /** Why the operations file cannot be read, or what it lacks. */
   readonly damage?: string;
 }
 
 /** Empty if the file is damaged for good. Throws errors that are worth a retry. */
 async function knownOperations(
   map: OperationMap,
-  subject: ReturnType<typeof subjectOf>,
+  backup: Backup,
   signal: AbortSignal,
 ): Promise<KnownOperations> {
+  const subject = subjectOf(backup);
+  let operations: readonly Operation[] = [];
   try {
     await map.reload(subject, signal);
-    return { operations: await map.get(subject, signal) };
+    operations = await map.get(subject, signal);
+    assertNoneLost(backup, operations);
+    return { operations };
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
-    return { operations: [], damage: messageOf(error) };
+    return { operations, damage: messageOf(error) };
   }
 }
 

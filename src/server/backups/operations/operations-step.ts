@@ -15,7 +15,8 @@ import {
   type StepOptions,
 } from '../../operations/operations-step.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
-import { BACKUP_RESOURCE, BACKUP_RUNS, phaseOf } from '../backup-kind.ts';
+import { changeOf } from '../../operations/status-change.ts';
+import { assertNoneLost, BACKUP_RESOURCE, BACKUP_RUNS, phaseOf } from '../backup-kind.ts';
 import type { Buckets } from '../contract.ts';
 
 export interface OperationsStepOptions extends StepOptions {
@@ -36,6 +37,10 @@ export async function operationsStep(
     return await stepOf(seen, {
       ...options,
       kind: BACKUP_RUNS,
+      changeOf: (backup, operations) => {
+        assertNoneLost(backup, operations);
+        return changeOf(BACKUP_RUNS, backup, operations);
+      },
       store: async (metadata, operations) => {
         await options.writers.run(seen.metadata.uid, () => store(metadata, operations, options));
       },
@@ -46,7 +51,7 @@ export async function operationsStep(
   }
 }
 
-/** The file is damaged for good. The finalizer reports it and completes the rest. */
+/** The file is damaged or gone for good. The finalizer reports it and completes the rest. */
 async function leave(
   { metadata }: Backup,
   { client, assertLeading, signal }: OperationsStepOptions,

@@ -134,6 +134,13 @@ describe('the finalizer of backups', () => {
     },
   );
 
+  it('completes no backup whose file of operations is gone', async () => {
+    const world = await finalizing();
+    world.bucket.objects.delete('backups/b1/b1-itemoperations.json.gz');
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+  });
+
   it('leaves the tarball alone where no operation asks for items', async () => {
     const world = await finalizing({ items: [] });
     world.requests.length = 0;

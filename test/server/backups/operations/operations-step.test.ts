@@ -1,6 +1,7 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive } from '../../../../src/archive/index.ts';
+import { newOperation, orderedRecord } from '../../../../src/item-operations/index.ts';
 import { cancelOperations } from '../../../../src/server/operations/cancel-operations.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { done, failedWith, progress } from '../../operations/support/after-run.ts';
@@ -84,6 +85,27 @@ describe('a backup that waits for operations', () => {
     expect((await step).hasLeft).toBe(true);
     expect(world.status.phase).toBe('Completed');
     expect(world.requests).not.toContain('put velero-backup.json');
+  });
+
+  it.each<[string, (world: World) => Promise<unknown>]>([
+    ['is gone', (world) => world.files.delete('backups/b1/b1-itemoperations.json.gz')],
+    [
+      'is of an earlier backup of its name',
+      (world) => {
+        const operation = newOperation({ ...SUBJECT, uid: 'u0' }, begun('op-0'), 0n);
+        const itemOperations = [orderedRecord(operation)];
+        return new BackupArchive(world.files).update('b1', { itemOperations });
+      },
+    ],
+  ])('is not complete if the file of its operations %s, and a new server leads', async (_, lose) => {
+    const world = await waiting('op-1');
+    await lose(world);
+    expect((await world.server(scratch).step()).hasLeft).toBe(true);
+    const counts = { backupItemOperationsAttempted: 1 };
+    expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', ...counts });
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1, ...counts });
+    expect(logOf(world)).toContain('1 of 1 item operations are missing');
   });
 
   it('tells all running operations to stop, and names what could not be told', async () => {
