@@ -1,4 +1,4 @@
-import { type Backup, isOver, SYNCED_UID } from '../../kube/index.ts';
+import { type Backup, isOver, SIGNED, SYNCED_UID } from '../../kube/index.ts';
 import { FileWriters } from '../runs/file-writers.ts';
 import { SharedObjects, type WatchedObjects, type WatchPlace } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
@@ -31,14 +31,17 @@ interface Counted {
 /** On a Backup of another cluster whose PodVolumeBackups are not created here yet. */
 export const SYNC_PENDING = 'longshore.io/sync-pending';
 
-/** Keeps only the identity and counts of finished backups: there may be ten thousand. */
+/**
+ * Keeps only identity, counts and the mark of a signature of finished backups: there may be ten
+ * thousand. The sync needs the mark.
+ */
 function trimmed(backup: Backup): Backup {
   const phase = phaseOf(backup);
   if (!isOver(phase)) return backup;
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
   const kept = Object.entries(backup.metadata.annotations ?? {}).filter(([key]) =>
-    [SYNC_PENDING, SYNCED_UID].includes(key),
+    [SIGNED, SYNC_PENDING, SYNCED_UID].includes(key),
   );
   const { errors, warnings, startTimestamp, completionTimestamp, expiration, ...counted } =
     (backup.status ?? {}) as Counted;

@@ -368,6 +368,23 @@ describe('the sync of all locations', () => {
     );
   });
 
+  it('keeps a signed Backup whose files somebody removed, unlike one that was not signed', async () => {
+    await add('a');
+    for (const name of ['b1', 'b2', 'b3', 'b4']) store('a', name);
+    lead();
+    await eventually(names).toHaveLength(4);
+    const signed = { metadata: { annotations: { 'longshore.io/signed': 'true' } } };
+    await client.patch(BACKUPS, { namespace: VELERO, name: 'b1' }, signed);
+    for (const name of ['b1', 'b2']) {
+      buckets.get('a')?.objects.delete(`backups/${name}/velero-backup.json`);
+    }
+    await eventually(async () => {
+      pass(61);
+      return names();
+    }).not.toContain('b2');
+    expect(await names()).toEqual(['b1', 'b3', 'b4']);
+  });
+
   it('tells no numbers before its first sync, so that a restart ends no alert', async () => {
     await add('a');
     await add('b');
