@@ -484,6 +484,14 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       });
       expect(await cluster.answer(mover, 'POST', path, body('r-1'))).toBe('admitted');
       expect(await cluster.answer(mover, 'POST', path, body('r-2'))).toMatch(/no pod but its own/);
+      const { uid } = (await admin.get(PODS, { namespace: 'velero', name: 'r-1' })).metadata;
+      const saidOf = (pod: string): Promise<string> => {
+        const annotations = { 'longshore.io/mover-pod': pod };
+        const event = { ...body('r-1'), metadata: { name: 'r-1.1', annotations } };
+        return cluster.answer(mover, 'POST', path, event);
+      };
+      expect(await saidOf(uid)).toBe('admitted');
+      expect(await saidOf(UID)).toMatch(/no pod but its own/);
       const others = { ...body('r-2'), metadata: { name: 'r-2.1', namespace: 'velero' } };
       await admin.create(EVENTS, others as never);
       for (const change of [{ count: 2 }, { involvedObject: { name: 'r-1' } }]) {

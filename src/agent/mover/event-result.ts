@@ -1,10 +1,18 @@
 import { z } from 'zod';
 import type { Event } from '../../kube/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
+import type { Movement } from '../movement.ts';
 import { MOVER_POD } from './named-mover.ts';
 
 /** Reason of the Event with a mover's result as its message (Velero: pkg/datapath/types.go). */
 export const COMPLETED_REASON = 'Data-Path-Completed';
+
+/**
+ * Selects the Events of a movement's own mover. An admission policy binds the name to the mover's
+ * pod, but not the UID: another mover could write that of this movement.
+ */
+export const eventsAbout = ({ metadata: { name, uid } }: Movement): string =>
+  `involvedObject.name=${name},involvedObject.uid=${uid}`;
 
 /** Longshore's recorder writes at most this much. The API server sets no limit. */
 const MESSAGE_CHARS_MAX = 1024;

@@ -3,7 +3,7 @@ import { backoffMs, isCode, type Logger, messageOf } from '../../base/index.ts';
 import { type Event, EVENTS, type KubeClient, withOwnSignal } from '../../kube/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
 import type { Movement } from '../movement.ts';
-import { eventResultOf } from '../mover/event-result.ts';
+import { eventResultOf, eventsAbout } from '../mover/event-result.ts';
 
 export interface MoverProgress {
   readonly totalBytes: number;
@@ -37,7 +37,7 @@ const STOOD_STILL_MS = 30_000;
 export class DataPath {
   readonly #options: DataPathOptions;
   readonly #abort = new AbortController();
-  readonly #uid: string;
+  readonly #selector: string;
   #lastText = '';
   /** Resource versions of Events by name. Every list returns old Events again. */
   readonly #versions = new Map<string, string>();
@@ -52,7 +52,7 @@ export class DataPath {
   #doneBytes: number;
 
   constructor(movement: Movement, options: DataPathOptions) {
-    this.#uid = movement.metadata.uid;
+    this.#selector = eventsAbout(movement);
     // The agent that wrote this progress has counted these bytes.
     this.#doneBytes = movement.status?.progress?.bytesDone ?? 0;
     this.#options = options;
@@ -159,7 +159,7 @@ export class DataPath {
 
   get #scope(): { namespace: string; fieldSelector: string } {
     const { namespace } = this.#options;
-    return { namespace, fieldSelector: `involvedObject.uid=${this.#uid}` };
+    return { namespace, fieldSelector: this.#selector };
   }
 
   #forgetAllBut(events: readonly Event[]): void {

@@ -35,7 +35,7 @@ import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
 import type { RestoreTargets } from './restore-targets.ts';
 import type { Memory } from './tracked-movements.ts';
-import { eventResultOf } from '../mover/event-result.ts';
+import { eventResultOf, eventsAbout } from '../mover/event-result.ts';
 import type { AgentTurns } from './agent-turns.ts';
 
 /** The facts read for the current decision on a CR. */
@@ -299,8 +299,10 @@ export class Decider<M extends Movement> {
 
   /** Read from the API server, because the watch may be late or new. */
   async #readTold(movement: M, signal: AbortSignal): Promise<MoverResult | undefined> {
-    const { namespace, uid } = movement.metadata;
-    const scope = { namespace, fieldSelector: `involvedObject.uid=${uid}` };
+    const scope = {
+      namespace: movement.metadata.namespace,
+      fieldSelector: eventsAbout(movement),
+    };
     const events = await this.#options.client.list(EVENTS, { ...scope, signal });
     const named = moverOf(movement)?.pod;
     for (const event of events) {

@@ -21,7 +21,10 @@ class Server {
   lists = 0;
   answers = 0;
 
-  async listPage(): Promise<object> {
+  selector: string | undefined;
+
+  async listPage(_resource: unknown, asked?: { fieldSelector?: string }): Promise<object> {
+    this.selector = asked?.fieldSelector;
     this.lists++;
     await sleep(1);
     if (this.isAway) throw new Error('away');
@@ -179,6 +182,20 @@ describe('what a data mover tells', () => {
     await expect.poll(() => moved).toEqual([2, 13, 10]);
     expect(path.doneBytes).toBe(30);
     path.close();
+  });
+
+  it('is heard only if it is about the object that the mover is named after', async () => {
+    const server = new Server();
+    const movement = { metadata: { name: 'm-1', uid: 'u-1' } };
+    const path = new DataPath(movement as never, {
+      client: server as never,
+      logger: { debug: () => undefined } as never,
+      namespace: 'velero',
+      onProgress: () => undefined,
+    });
+    await expect.poll(() => server.selector).toBeDefined();
+    path.close();
+    expect(server.selector).toBe('involvedObject.name=m-1,involvedObject.uid=u-1');
   });
 
   it('is asked for with a pause where watches end at once', async () => {
