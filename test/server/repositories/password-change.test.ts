@@ -670,6 +670,20 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       expect((await world.secret())['repository-password']).toBe('mine');
     });
 
+    it('is changed nowhere if a repository is gone from its location, since it would keep the old password', async () => {
+      const world = await newWorld();
+      const away = join(world.bucket, 'away');
+      fs.renameSync(join(world.bucket, 'kopia/shop'), away);
+      await expect(world.change()).rejects.toMatchObject({
+        code: 'REPOSITORIES_NOT_CHANGEABLE',
+        message: expect.stringMatching(/shop-default-kopia: its repository is not at/) as string,
+      });
+      expect(await world.secret()).toEqual({ 'repository-password': OLD });
+      fs.renameSync(away, join(world.bucket, 'kopia/shop'));
+      await world.change();
+      await world.assertDone(NEW);
+    });
+
     it('is changed nowhere while one location is written once, and the message says how it can be', async () => {
       const world = await newWorld();
       const open = async (location: string): Promise<BlobStorage> => {
