@@ -28,6 +28,11 @@ interface DueHook extends ExecHook {
 }
 
 const KEY = 'hook.backup.velero.io/';
+/**
+ * Users of a namespace write annotations, and a hook delays the backup of all namespaces. Our
+ * choice: the default limit for files of pods' volumes.
+ */
+const ANNOTATED_MS_MAX = 4 * 3_600_000;
 
 export interface HookOptions {
   readonly resources: ResourceFinder;
@@ -96,6 +101,7 @@ export class Hooks {
           log: this.#log,
           signal,
           isOnce: phase === 'pre',
+          ...(hook.source === 'annotation' && { timeoutMsMax: ANNOTATED_MS_MAX }),
         });
         hasRun = true;
       } catch (error) {

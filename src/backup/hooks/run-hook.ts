@@ -1,7 +1,7 @@
 import { CodedError, messageOf } from '../../base/index.ts';
 import { type ExecHook, isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
-import { goDurationNs } from './durations.ts';
+import { goDurationNs, goDurationText } from './durations.ts';
 
 export interface ExecQuestion {
   readonly namespace: string;
@@ -28,6 +28,8 @@ export interface RunHookOptions {
   readonly signal: AbortSignal;
   /** See {@link ExecQuestion}. */
   readonly isOnce?: boolean;
+  /** A longer time-out is cut to it. */
+  readonly timeoutMsMax?: number;
 }
 
 /**
@@ -38,7 +40,7 @@ export interface RunHookOptions {
 export async function runExecHook(
   pod: Pod,
   hook: ExecHook,
-  { exec, log, signal, isOnce = false }: RunHookOptions,
+  { exec, log, signal, isOnce = false, timeoutMsMax = TIMER_MS_MAX }: RunHookOptions,
 ): Promise<void> {
   const { namespace = '', name } = pod.metadata;
   const container = containerOf(pod, hook.container ?? '');
@@ -49,8 +51,8 @@ export async function runExecHook(
     log.info(text, { resource: PODS_TYPE, namespace, name });
     return;
   }
-  const { text, ms } = timeoutOf(hook, (wrong) => {
-    const warning = `Unable to parse provided timeout ${wrong}, using default`;
+  const { text, ms } = timeoutOf(hook, timeoutMsMax, (why) => {
+    const warning = `Unable to ${why}`;
     log.warn(warning, { resource: PODS_TYPE, namespace, name });
   });
   const late = AbortSignal.timeout(ms);
@@ -98,15 +100,20 @@ function containerOf({ spec }: Pod, wanted: string): string {
   throw new CodedError('NO_SUCH_CONTAINER', `no such container: ${JSON.stringify(wanted)}`);
 }
 
-/** Upper limit of a hook's time-out. The longest delay of a timer is 24 days. */
-const TIMEOUT_MS_MAX = 2 ** 31 - 1;
+/** The longest delay of a timer is 24 days. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
 
 function timeoutOf(
   { timeout = '' }: ExecHook,
-  onWrong: (text: string) => void,
+  msMax: number,
+  onWrong: (why: string) => void,
 ): { text: string; ms: number } {
   const ns = goDurationNs(timeout === '' ? '0' : timeout);
-  if (ns === undefined || ns < 0n) onWrong(timeout);
+  if (ns === undefined || ns < 0n) onWrong(`parse provided timeout ${timeout}, using default`);
   if (ns === undefined || ns <= 0n) return { text: TIMEOUT_TEXT, ms: 30_000 };
-  return { text: timeout, ms: Math.min(Number(ns / 1_000_000n), TIMEOUT_MS_MAX) };
+  const ms = Number(ns / 1_000_000n);
+  if (ms <= msMax) return { text: timeout, ms };
+  const text = goDurationText(BigInt(msMax) * 1_000_000n);
+  onWrong(`wait ${timeout} for a hook, using ${text}`);
+  return { text, ms: msMax };
 }

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import {
   type ActionOutput,
   type BackupAction,
@@ -841,6 +841,23 @@ describe('hooks', () => {
     expect(await errorsOf(frozen(annotations), exec)).toMatchObject({
       errors: [text('Error executing hook', 'timed out after 5ms')],
     });
+  });
+
+  it('of a user that would delay the backup for days end after four hours, with a warning', async () => {
+    const timeouts = vi.spyOn(AbortSignal, 'timeout');
+    const annotations = {
+      'pre.hook.backup.velero.io/command': 'x',
+      'pre.hook.backup.velero.io/timeout': '500h',
+    };
+    const { log } = await run({
+      cluster: frozen(annotations),
+      exec: () => Promise.resolve({ stdout: '', stderr: '' }),
+    });
+    expect(timeouts).toHaveBeenCalledWith(4 * 3_600_000);
+    timeouts.mockRestore();
+    expect(log.lists.warnings.namespaces?.a?.[0]).toContain(
+      'Unable to wait 500h for a hook, using 4h0m0s',
+    );
   });
 
   it('with a time-out that is none have the usual one, with a warning', async () => {
