@@ -339,7 +339,7 @@ describe('a raw volume', () => {
     for (const sparse of [false, true]) {
       await expect(
         restoreBlocks(repository, rootEntry, target, { ...options, sparse }),
-      ).rejects.toMatchObject({ code: 'RESTORE_INCOMPLETE' });
+      ).rejects.toThrow(/cannot restore /);
       expect(fs.readFileSync(target, 'utf8')).toBe('the only copy');
     }
     const aborted = AbortSignal.abort(new CanceledError('user'));
