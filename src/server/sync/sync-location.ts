@@ -386,9 +386,10 @@ class LocationSync {
     const { name, uid, annotations = {} } = metadata;
     if (annotations[SIGNED] !== 'true' || hasExpired(status, client.clock.nowNs())) return true;
     try {
-      return await archive.isNoted(name, annotations[SYNCED_UID] ?? uid, { signal });
+      return await archive.isNoted(name, annotations[SYNCED_UID] || uid, { signal });
     } catch (error) {
-      if (!isCode(error, 'STORAGE_DENIED')) throw error;
+      // A writer to the bucket may have given the synced Backup an invalid UID.
+      if (!isCode(error, 'STORAGE_DENIED', 'BAD_ARCHIVE_NAME')) throw error;
       return false;
     }
   }
