@@ -47,8 +47,18 @@ export async function operationsStep(
     });
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    await assertNotApart(seen, options);
     return await leave(seen, options);
   }
+}
+
+/** Files may only look gone: they are elsewhere if the location was write-once before. */
+async function assertNotApart(
+  { metadata, spec }: Backup,
+  { buckets, signal }: OperationsStepOptions,
+): Promise<void> {
+  await using opened = await buckets.open(spec.storageLocation ?? '', signal);
+  await new BackupArchive(opened.bucket).assertNotApart(metadata.name, { signal });
 }
 
 /** The file is damaged or gone for good. The finalizer reports it and completes the rest. */

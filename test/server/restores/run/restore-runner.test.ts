@@ -288,7 +288,10 @@ describe('a restore', () => {
 
   it('leaves the files of volumes alone if the restore brings no data', async () => {
     const pod = stored('pods', 'app/p', {
-      spec: { volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'kept' } }] },
+      spec: {
+        containers: [{ name: 'a' }],
+        volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'kept' } }],
+      },
     });
     const claim = (name: string) => stored('persistentvolumeclaims', `app/${name}`, { spec: {} });
     const info = {
