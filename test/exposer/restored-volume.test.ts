@@ -30,6 +30,7 @@ describe('the volume of a restore, whose users keep it (Retain), while the clean
       clock: systemClock,
       logger: silentLogger,
       namespace: 'velero',
+      config: {},
     } as never);
     const download = {
       metadata: {
@@ -66,7 +67,9 @@ describe('a volume whose policy the admission policy lets nobody put back', () =
         Promise.resolve(plural === 'persistentvolumes' ? volume : undefined),
       patch: () => Promise.reject(new CodedError('KUBE_INVALID', 'denied request')),
     };
-    const options = { client, clock: systemClock, logger: silentLogger, namespace: 'velero' };
+    const config = {};
+    const logger = silentLogger;
+    const options = { client, clock: systemClock, config, logger, namespace: 'velero' };
     const exposer = new GenericRestoreExposer(options as never);
     const annotations = {
       'longshore.io/restored-volume': 'pv-1',
@@ -136,6 +139,7 @@ it('an agent that another one was faster than takes the policy that was noted, a
     clock: systemClock,
     logger: silentLogger,
     namespace: 'velero',
+    config: {},
   } as never);
   await exposer.rebind(download as unknown as DataDownload, {
     operationTimeoutMs: 5000,
