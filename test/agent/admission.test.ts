@@ -343,11 +343,14 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       expect(said).toContain("ValidatingAdmissionPolicy 'longshore-node-agent-pods'");
     });
 
-    it.each(Object.entries(IDENTITIES))('admit the variables that the webhook of %s adds', async (_, added) => {
-      const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
-      for (const [name, value] of Object.entries(added)) container(pod).env.push({ name, value });
-      expect(await make(pod)).toBe('admitted');
-    });
+    it.each(Object.entries(IDENTITIES))(
+      'admit the variables that the webhook of %s adds',
+      async (_, added) => {
+        const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
+        for (const [name, value] of Object.entries(added)) container(pod).env.push({ name, value });
+        expect(await make(pod)).toBe('admitted');
+      },
+    );
 
     it('admit a privileged data mover of a pod where the DaemonSet says so, and only that', async () => {
       const privileged = { ...CONFIG, privilegedFsBackup: true };

@@ -319,7 +319,8 @@ describe('a raw volume', () => {
     await createTest(at('repo-over'));
     await using repository = await openTest(at('repo-over'), { threads: true });
     const { rootEntry } = await backUp(repository, source, { block: true });
-    const options = { logger: recordingLogger(), signal: new AbortController().signal };
+    const { signal } = new AbortController();
+    const options = { logger: recordingLogger(), signal, ownTarget: true };
     fs.mkdirSync(at('over'));
     const target = join(at('over'), 'disk.img');
     const link = join(at('over'), 'link.img');
@@ -329,7 +330,7 @@ describe('a raw volume', () => {
     expect(fs.readFileSync(target).equals(fs.readFileSync(source))).toBe(true);
     expect(fs.statSync(target).mode & 0o777).toBe(0o640);
     fs.writeFileSync(target, 'the only copy');
-    // Of a killed restore.
+    // A killed restore has left it.
     fs.writeFileSync(join(at('over'), '.longshore-restore-0123456789abcdef'), 'half');
     const packs = fs.readdirSync(at('repo-over'), { recursive: true, encoding: 'utf8' });
     for (const pack of packs.filter((path) => /(^|\/)p[^/]*\.f$/.test(path) || /^p/.test(path))) {

@@ -134,7 +134,7 @@ export class CachedPacks {
       const usedMs = await this.#usedMs(entry);
       if (usedMs !== undefined && usedMs >= this.#startMs) continue;
       this.#forget(packs, entry);
-      // Another process, or an eviction of metadata, has removed it and counted that.
+      // An eviction of metadata or a different process has removed and counted the file.
       if (usedMs === undefined) continue;
       await this.#remove(entry.name);
       removedBytes += inBlocks(entry.end - entry.start);

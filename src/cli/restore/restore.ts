@@ -124,7 +124,7 @@ async function restore(
       counters,
       overwrite: options.overwrite ?? 'if-different',
       sparse: options.sparse === true,
-      unusedDevice: true,
+      ownTarget: true,
       ...part,
     });
   } finally {

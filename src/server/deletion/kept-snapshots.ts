@@ -81,7 +81,7 @@ export async function deleteKept(
 export interface SnapshotUsers {
   /** VolumeSnapshots of a user or of another backup. */
   readonly used: ReadonlyMap<string, string>;
-  /** Restored PVCs that have no volume yet. Without the snapshot, they would never get their data. */
+  /** Restored PVCs without a volume. They get their data from the snapshot. */
   readonly awaited: ReadonlyMap<string, string>;
 }
 

@@ -71,7 +71,7 @@ interface Above {
   readonly rules: BackupRules | undefined;
 }
 
-/** What is known of a directory. `names` are keys of all names in the snapshot. */
+/** A directory of the target. `names` are keys of all names in the snapshot. */
 interface Known {
   readonly names: NameSet;
   readonly path: string;
@@ -403,9 +403,9 @@ export class TreeSurvey {
   }
 
   /**
-   * Entries of the snapshot that the file system lists under other names, as identities. It may
-   * ignore case and keep an older spelling, or drop a dot at the end. Undefined if the snapshot has
-   * every listed name.
+   * Entries of the snapshot that the file system lists under other names, as identities. Some file
+   * systems ignore case and keep an older spelling. VFAT drops a dot at the end. Undefined if the
+   * snapshot has every listed name.
    */
   async #aliases(
     directory: TargetDirectory,
@@ -433,7 +433,7 @@ export class TreeSurvey {
         try {
           aliases.add((await identityOf(directory, diskNameOf(entry))) ?? '');
         } catch {
-          // No entry has an unsafe name, or one that is too long.
+          // Unsafe and too long names have no entry.
         }
       });
     }

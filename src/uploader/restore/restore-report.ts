@@ -119,8 +119,11 @@ export interface RestoreOptions {
   readonly counters?: RestoreCounters;
   readonly overwrite?: Overwrite;
   readonly sparse?: boolean;
-  /** For a raw volume: refuses a device that is mounted, or part of another device. */
-  readonly unusedDevice?: boolean;
+  /**
+   * For a raw volume: refuses a device that is mounted, or part of another device. An image stays
+   * until the new one is whole. Volumes of a cluster must keep their file, so movers do not set it.
+   */
+  readonly ownTarget?: boolean;
   /** Name of an entry in a tree's root that is skipped, with its subtree. */
   readonly leaveOut?: string;
   /** Restores only this part of a tree. */

@@ -29,9 +29,9 @@ const NO_VOLUME = 'it is neither a block device nor an image file';
 const IS_THERE = 'it already exists, and is not to be overwritten';
 
 /**
- * Restores the file of a raw-volume snapshot over a device or an image. An existing image stays
- * until the new one is whole. Refuses an incomplete snapshot, because its pieces are not at their
- * real offsets. With `overwrite: 'never'` writes only a new image. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_A_RAW_VOLUME`,
+ * Restores the file of a raw-volume snapshot over a device or an image. Refuses an incomplete
+ * snapshot, because its pieces are not at their real offsets. With `overwrite: 'never'` writes only
+ * a new image. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_A_RAW_VOLUME`,
  * `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
@@ -101,7 +101,7 @@ interface OpenVolume {
 async function openVolume(
   target: string,
   sizeBytes: number,
-  { sparse, overwrite, unusedDevice }: RestoreOptions,
+  { sparse, overwrite, ownTarget }: RestoreOptions,
 ): Promise<OpenVolume> {
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
@@ -133,20 +133,20 @@ async function openVolume(
       if (available < sizeBytes) {
         throw unusable(`the device has ${available} bytes, but the volume needs ${sizeBytes}`);
       }
-      if (unusedDevice !== true) return { handle, fd: handle.fd, isNew: false };
+      if (ownTarget !== true) return { handle, fd: handle.fd, isNew: false };
       const own = await openAlone(handle, target);
       await handle.close();
       return { handle: own, fd: own.fd, isNew: false };
     }
     if (!stat.isFile()) throw unusable(NO_VOLUME);
-    if (!isMade) replacement = await Replacement.of(target, handle.fd, stat);
+    if (!isMade && ownTarget === true) replacement = await Replacement.of(target, handle.fd, stat);
     if (replacement) await handle.close();
     const image = replacement?.handle ?? handle;
     await image.truncate(0);
     if (sparse === true) await image.truncate(sizeBytes);
     return { handle: image, fd: image.fd, isNew: true, replacement };
   } catch (cause) {
-    // It may be closed already.
+    // The handle may be closed already.
     await handle.close().catch(() => undefined);
     await replacement?.handle.close().catch(() => undefined);
     await replacement?.close();
@@ -185,7 +185,8 @@ class Replacement {
     const unfinished = unfinishedName();
     try {
       // A file that is mounted by itself, for example into a container.
-      const isMount = targetRoot(path, fd).mountId !== targetRoot(path, directory.descriptor).mountId;
+      const isMount =
+        targetRoot(path, fd).mountId !== targetRoot(path, directory.descriptor).mountId;
       if (directory.lock() && !isMount) await directory.removeUnfinished();
       const handle = isMount ? undefined : await directory.create(unfinished).catch(unlessRefused);
       if (!handle) {

@@ -167,7 +167,7 @@ export async function giveUp(
 
 interface KnownOperations {
   readonly operations: readonly Operation[];
-  /** Why the operations file cannot be read, or what it lacks. */
+  /** The reason if the operations file is unreadable or incomplete. */
   readonly damage?: string;
 }
 

@@ -49,7 +49,8 @@ const ATTEMPTS_MAX = 3;
 
 /**
  * Finds the password that opens the repository. Changes nothing. Throws `NOT_A_REPOSITORY` if a
- * repository is gone that was there before. Throws `WRONG_PASSWORD` if no password opens it, and `LOCATION_READ_ONLY` if a change is needed and not possible. Also throws
+ * repository is gone that was there before. Throws `WRONG_PASSWORD` if no password opens it, and
+ * `LOCATION_READ_ONLY` if a change is needed and not possible. Also throws
  * `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and errors of the storage.
  */
 export async function survey(
@@ -78,7 +79,7 @@ export async function survey(
     return { repository, isReadOnly, has: 'from', format, newKey };
   } catch (error) {
     if (!isCode(error, 'NOT_A_REPOSITORY', 'STORAGE_NOT_FOUND')) throw error;
-    // It would keep the old password, which the Secret loses.
+    // The repository would keep the old password, which the Secret loses.
     if (repository.status?.lastMaintenanceTime != null) {
       const text = `its repository is not at location ${storageLocation}: point the location back, or delete the BackupRepository if the repository is gone for good`;
       throw new CodedError('NOT_A_REPOSITORY', text, { cause: error });

@@ -97,16 +97,19 @@ describe('a backup that waits for operations', () => {
         return new BackupArchive(world.files).update('b1', { itemOperations });
       },
     ],
-  ])('is not complete if the file of its operations %s, and a new server leads', async (_, lose) => {
-    const world = await waiting('op-1');
-    await lose(world);
-    expect((await world.server(scratch).step()).hasLeft).toBe(true);
-    const counts = { backupItemOperationsAttempted: 1 };
-    expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', ...counts });
-    await world.server(scratch).finalize();
-    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1, ...counts });
-    expect(logOf(world)).toContain('1 of 1 item operations are missing');
-  });
+  ])(
+    'is not complete if the file of its operations %s, and a new server leads',
+    async (_, lose) => {
+      const world = await waiting('op-1');
+      await lose(world);
+      expect((await world.server(scratch).step()).hasLeft).toBe(true);
+      const counts = { backupItemOperationsAttempted: 1 };
+      expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', ...counts });
+      await world.server(scratch).finalize();
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1, ...counts });
+      expect(logOf(world)).toContain('1 of 1 item operations are missing');
+    },
+  );
 
   it('tells all running operations to stop, and names what could not be told', async () => {
     const world = await waiting('op-1', 'op-2');

@@ -368,7 +368,11 @@ describe('a restore', () => {
     const source: RestoreAction = {
       ...moves,
       execute: ({ item }) => {
-        const dataSource = { apiGroup: 'snapshot.storage.k8s.io', kind: 'VolumeSnapshot', name: 'x' };
+        const dataSource = {
+          apiGroup: 'snapshot.storage.k8s.io',
+          kind: 'VolumeSnapshot',
+          name: 'x',
+        };
         return Promise.resolve({ item: { ...item, spec: { dataSource } } as never });
       },
     };
