@@ -82,7 +82,7 @@ it('the files are what the schemas say', () => {
   }
 });
 
-/** Fields of `spec` in Velero 1.19. They are optional here: a server of 1.18 does not write them. */
+/** New fields of `spec` in Velero 1.19. A server of 1.18 does not write them. */
 const NEWER: Readonly<Record<string, readonly string[]>> = {
   datauploads: ['parentSnapshot', 'sourceFSType'],
   datadownloads: ['csiSnapshot', 'restoreType', 'targetVolume.fsType'],

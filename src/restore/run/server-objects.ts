@@ -25,9 +25,10 @@ const ADMISSION = 'admissionregistration.k8s.io';
 
 /**
  * The objects in the namespace of a running server, and the Roles and bindings of its service
- * accounts. Also the admission policies with a parameter in that namespace. A restore creates missing ones and
- * never changes existing ones. An older Secret or location would cut the server off from its
- * bucket, and an older Role would take its rights. An older policy would refuse its data movers.
+ * accounts. Also the admission policies with a parameter in that namespace. A restore creates
+ * missing ones and never changes existing ones. An older Secret or location would cut the server
+ * off from its bucket, and an older Role would take its rights. An older policy would refuse its
+ * data movers.
  */
 export class ServerObjects {
   readonly #options: ServerObjectsOptions;

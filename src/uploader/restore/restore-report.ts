@@ -121,7 +121,7 @@ export interface RestoreOptions {
   readonly sparse?: boolean;
   /**
    * For a raw volume: refuses a device that is mounted, or part of another device. An image stays
-   * until the new one is whole. Volumes of a cluster must keep their file, so movers do not set it.
+   * until its replacement is whole. Movers do not set it: a volume of a cluster must keep its file.
    */
   readonly ownTarget?: boolean;
   /** Name of an entry in a tree's root that is skipped, with its subtree. */
