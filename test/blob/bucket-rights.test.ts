@@ -1,6 +1,6 @@
 import { createHash, createHmac } from 'node:crypto';
 import * as fs from 'node:fs';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import { openBucket } from '../../src/blob/index.ts';
 import { runMaintenance } from '../../src/repository/index.ts';
@@ -35,12 +35,22 @@ async function credentialsFor(store: ObjectStore): Promise<NodeJS.ProcessEnv> {
   const key = scope.reduce<string | Buffer>(mac, `AWS4${secret}`);
   const signature = mac(key, text).toString('hex');
   const authorization = `AWS4-HMAC-SHA256 Credential=${id}/${scope.join('/')}, SignedHeaders=${names}, Signature=${signature}`;
-  const answer = await fetch(endpoint, {
-    method: 'POST',
-    headers: { 'content-type': type, 'x-amz-date': time, authorization },
-    body,
-  });
-  const told = await answer.text();
+  const ask = async (): Promise<string> => {
+    const answer = await fetch(endpoint, {
+      method: 'POST',
+      headers: { 'content-type': type, 'x-amz-date': time, authorization },
+      body,
+    });
+    return answer.text();
+  };
+  // A server that has just started refuses for a moment.
+  const told = await vi.waitUntil(
+    async () => {
+      const text = await ask();
+      return text.includes('Server not initialized') ? undefined : text;
+    },
+    { timeout: 30_000, interval: 200 },
+  );
   const field = (name: string): string => {
     const [, value] = new RegExp(`<${name}>(.*?)</${name}>`).exec(told) ?? [];
     return value ?? expect.fail(told);
