@@ -31,7 +31,7 @@ import type {
 import { RangeComparer } from './range-comparer.ts';
 import { asPartlyWritten } from './partly-written-error.ts';
 import { type RemoveRules, removeTree } from './remove-tree.ts';
-import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
+import { assertSameMount, assertSameRoot, type TargetRoot } from '../restore/same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
 /** Files that are compared at once, and their share of descriptors. Each takes four. */

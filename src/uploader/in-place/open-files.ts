@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
-import { isBelow, type Mount, mountsOf, type Place, placeOf } from './mounts.ts';
+import { isBelow, type Mount, mountsOf, type Place, placeOf } from '../restore/mounts.ts';
 
 /** The target of a search: a directory and its subtree, a file, or a block device by its number. */
 export interface Sought {

@@ -1,6 +1,6 @@
 import { shareOfDescriptors, systemCode } from '../../base/index.ts';
 import type { TargetDirectory } from '../restore/target-directory.ts';
-import { assertSameMount } from './same-mount.ts';
+import { assertSameMount } from '../restore/same-mount.ts';
 
 /** Directories open on the way down. In a deeper tree, upper directories are closed meanwhile. */
 const HELD_SHARE = 1 / 8;

@@ -21,7 +21,7 @@ import {
   newInPlaceCounters,
   WriteBudget,
 } from './in-place-report.ts';
-import { assertNoMountBelow, type TargetRoot, targetRoot } from './same-mount.ts';
+import { assertNoMountBelow, type TargetRoot, targetRoot } from '../restore/same-mount.ts';
 import { type SurveyTask, TreeSurvey } from './tree-survey.ts';
 
 /**

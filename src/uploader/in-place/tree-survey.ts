@@ -36,7 +36,7 @@ import type {
   WriteBudget,
 } from './in-place-report.ts';
 import { isDirectoryIn, removeTree } from './remove-tree.ts';
-import { assertSameMount, type TargetRoot } from './same-mount.ts';
+import { assertSameMount, type TargetRoot } from '../restore/same-mount.ts';
 
 /** Entries compared in parallel. */
 const COMPARED_MAX = 64;

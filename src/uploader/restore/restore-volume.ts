@@ -20,7 +20,7 @@ import {
 } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { deviceBytes } from '../upload/device-upload.ts';
-import { targetRoot } from '../in-place/same-mount.ts';
+import { targetRoot } from './same-mount.ts';
 import { TargetDirectory, unfinishedName } from './target-directory.ts';
 
 const flush = promisify(fsync);

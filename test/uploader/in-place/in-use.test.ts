@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { findOpenFiles, type OpenFiles } from '../../../src/uploader/in-place/open-files.ts';
-import { parseMounts, placeOf } from '../../../src/uploader/in-place/mounts.ts';
+import { parseMounts, placeOf } from '../../../src/uploader/restore/mounts.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { whileRunning } from '../../support/running.ts';
 
