@@ -221,7 +221,7 @@ function unlessRefused(error: unknown): undefined {
 }
 
 function noRoom(cause: unknown): Error {
-  const text = `${messageOf(cause)}: the existing image stays until the new one is whole, and both do not fit; use --in-place, or remove the image first`;
+  const text = `${messageOf(cause)}. There is no room for a new image beside the existing one: use --in-place, or remove the old image first`;
   return Object.assign(new Error(text, { cause }), { code: systemCode(cause) });
 }
 
