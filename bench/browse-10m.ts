@@ -268,7 +268,7 @@ for (const [what, file] of Object.entries(places)) {
 
 const api = new FakeApi();
 putDirectoryLocation(api, store, DEV_PASSWORD);
-api.put(BACKUPS as never, { metadata, spec: head.spec, status });
+api.put(BACKUPS, { metadata, spec: head.spec, status });
 api.tokens.set('good', { user: { username: 'ann' }, mayList: true, mayBrowse: ['nightly'] });
 const headers = { authorization: 'Bearer good' };
 const queryOf = (file: string, more: Record<string, string> = {}): string =>

@@ -64,11 +64,8 @@ const megabytes = (): number => {
 
 const api = new FakeApi();
 fill(api);
-api.put(BACKUPS as never, ...Array.from({ length: BACKUPS_COUNT }, (_, at) => backupOf(at, 10)));
-api.put(
-  DATA_UPLOADS as never,
-  ...Array.from({ length: 2 * VOLUMES }, (_, at) => volumeOf(at, 1000)),
-);
+api.put(BACKUPS, ...Array.from({ length: BACKUPS_COUNT }, (_, at) => backupOf(at, 10)));
+api.put(DATA_UPLOADS, ...Array.from({ length: 2 * VOLUMES }, (_, at) => volumeOf(at, 1000)));
 const before = megabytes();
 await using page = await openPage(api);
 while (!(await page.ask('/')).body.includes('claim-volume-0')) await sleep(50);
@@ -82,8 +79,8 @@ for (const path of ['/', '/?page=50', '/?phase=Failed&prefix=backup-9', '/backup
     let bytes = 0;
     for (let round = 0; round < ROUNDS; round++) {
       if (isChanged) {
-        api.put(BACKUPS as never, backupOf(round % BACKUPS_COUNT, 20 + round));
-        api.put(DATA_UPLOADS as never, volumeOf(round % VOLUMES, 2000 + round));
+        api.put(BACKUPS, backupOf(round % BACKUPS_COUNT, 20 + round));
+        api.put(DATA_UPLOADS, volumeOf(round % VOLUMES, 2000 + round));
         api.clock.advance(3n * SECOND_NS);
         await sleep(10);
       }
